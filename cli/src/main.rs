@@ -1,0 +1,2 @@
+//! The `dsc` command.
+fn main() {}

@@ -1,0 +1,2 @@
+//! dsc-frontend.
+pub mod spec;

@@ -1,0 +1,2 @@
+//! dsc-ir.
+pub mod dtype;

@@ -1,0 +1,1 @@
+//! dsc-passes.

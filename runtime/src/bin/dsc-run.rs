@@ -1,0 +1,2 @@
+//! The `dsc-run` command.
+fn main() {}
