@@ -1,2 +1,14 @@
-//! dsc-ir.
+//! dsc-ir: what a model computes and what kernels run, as data.
+//!
+//! In reading order: element types and row formats ([`dtype`]), symbolic sizes ([`expr`]), operations
+//! ([`op`]), the op graph ([`graph`]) with its shape rules ([`infer`]), and beside them diagnostics
+//! ([`diag`]) and targets ([`target`]).
+
+pub mod diag;
 pub mod dtype;
+pub mod expr;
+pub mod graph;
+pub mod infer;
+pub mod op;
+pub mod rope;
+pub mod target;
