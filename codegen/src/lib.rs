@@ -1,1 +1,3 @@
-//! dsc-codegen.
+//! dsc-codegen: from kernels to code.
+
+pub mod loops;

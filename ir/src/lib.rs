@@ -4,11 +4,13 @@
 //! ([`op`]), the op graph ([`graph`]) with its shape rules ([`infer`]), and beside them diagnostics
 //! ([`diag`]) and targets ([`target`]).
 
+pub mod cpu_abi;
 pub mod diag;
 pub mod dtype;
 pub mod expr;
 pub mod graph;
 pub mod infer;
+pub mod kernel;
 pub mod op;
 pub mod rope;
 pub mod target;

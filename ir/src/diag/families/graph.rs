@@ -10,7 +10,7 @@ codes! {
 
     /// The text form of a graph does not parse
     ///
-    /// The parser stopped at the place shown.
+    /// The parser stopped at the place shown; it names what it expected there.
     E0601_GRAPH_TEXT = "E0601";
 
     /// A graph breaks a rule
