@@ -4,6 +4,7 @@
 //! ([`op`]), the op graph ([`graph`]) with its shape rules ([`infer`]), and beside them diagnostics
 //! ([`diag`]) and targets ([`target`]).
 
+pub mod cost;
 pub mod cpu_abi;
 pub mod diag;
 pub mod dtype;
@@ -11,9 +12,12 @@ pub mod expr;
 pub mod format;
 pub mod graph;
 pub mod infer;
+pub mod interp;
 pub mod kernel;
 pub mod manifest;
 pub mod op;
 pub mod rope;
 pub mod schedule;
 pub mod target;
+pub mod text;
+pub mod verify;

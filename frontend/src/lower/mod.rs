@@ -222,6 +222,7 @@ impl<'a> Lowerer<'a> {
             let site = self.enter(&mut stream, "ffn")?;
             let y = self.ffn(l, site.input)?;
             if l + 1 == spec.num_hidden_layers {
+                self.layer = None;
                 self.take_rows(&mut stream, site, y)?;
             } else {
                 self.leave(&mut stream, site, y)?;
