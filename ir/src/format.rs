@@ -15,8 +15,7 @@ pub const MXFP4_AMAX_FLOOR: f32 = 6.0 * f32::MIN_POSITIVE;
 pub const FP4_AMAX_FLOOR: f32 = 6.0 / 512.0;
 
 /// Values of the 16 E2M1 codes (bit 3 is the sign).
-pub const E2M1: [f32; 16] =
-    [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
+pub const E2M1: [f32; 16] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
 
 /// Values of the 256 E4M3 bytes (`fn` variant: no infinity, 0x7F and 0xFF are NaN).
 pub const E4M3: [f32; 256] = e4m3_table();
@@ -97,12 +96,12 @@ pub fn e4m3_decode(code: u8) -> f32 {
     E4M3[usize::from(code)]
 }
 
-/// UE8M0 code of the smallest power of two that is at least `x`, for positive `x`; saturates at 2^127.
+/// UE8M0 code of the smallest power of two that is at least `x`, for positive `x`; 255 (NaN) above 2^127.
 pub fn ue8m0_ceil(x: f32) -> u8 {
     let bits = x.to_bits() & 0x7FFF_FFFF;
     let code = (bits >> 23) + u32::from(bits & 0x7F_FFFF != 0);
     // Subnormals up to 2^-127 are code 0.
-    if bits <= 0x40_0000 { 0 } else { code.min(254) as u8 }
+    if bits <= 0x40_0000 { 0 } else { code as u8 }
 }
 
 /// `2^(code - 127)`; 255 is NaN and 0 the subnormal 2^-127.

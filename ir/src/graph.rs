@@ -289,6 +289,19 @@ impl Graph {
         Ok(ids)
     }
 
+    /// The same graph without names of values and tensors: equal work is equal whatever it is called.
+    #[must_use]
+    pub fn anonymous(&self) -> Graph {
+        let mut g = self.clone();
+        for v in &mut g.values {
+            v.name.clear();
+            if let Def::Weight(w) = &mut v.def {
+                w.tensor.clear();
+            }
+        }
+        g
+    }
+
     /// The node that defines a value.
     pub fn def_node(&self, v: ValueId) -> Option<NodeId> {
         match self.values[v.idx()].def {

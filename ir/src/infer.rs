@@ -212,12 +212,25 @@ pub fn shapes(op: &Op, inputs: &[&TensorType]) -> Result<Vec<Shape>, TypeError> 
             r.float(0)?;
             one(r.at_least(0, 2)?.to_vec())
         }
-        Op::Linear(_) => {
+        Op::Linear(o) => {
             first(2)?;
+            if o.heads.len() != inputs.len() - 1 {
+                return r.fail(format!("{} head counts for {} weights", o.heads.len(), inputs.len() - 1));
+            }
             r.float(0)?;
             let k = r.flat(0)?;
             let m = inputs[0].shape[0].clone();
-            (1..inputs.len()).map(|i| Ok(vec![m.clone(), r.matrix(i, k)?])).collect()
+            (1..inputs.len())
+                .map(|i| {
+                    let n = r.matrix(i, k)?;
+                    let heads = o.heads[i - 1];
+                    match (heads, n.as_const()) {
+                        (0, _) => Ok(vec![m.clone(), n]),
+                        (h, Some(n)) if n % h == 0 => Ok(vec![m.clone(), h.into(), (n / h).into()]),
+                        (h, _) => r.fail(format!("{n} rows do not split into {h} heads")),
+                    }
+                })
+                .collect()
         }
         Op::GroupLinear(o) => {
             r.count(2)?;
@@ -374,14 +387,14 @@ pub fn shapes(op: &Op, inputs: &[&TensorType]) -> Result<Vec<Shape>, TypeError> 
             r.dtype(0, DType::I32)?;
             r.step(1)?;
             let orders = o.max_ngram.saturating_sub(1);
-            if o.multipliers.len() as u64 != o.layers * o.max_ngram
-                || o.primes.len() as u64 != o.layers * orders * o.heads
+            if o.multipliers.len() as u64 != o.layers.saturating_mul(o.max_ngram)
+                || o.primes.len() as u64 != o.layers.saturating_mul(orders).saturating_mul(o.heads)
                 || o.primes.contains(&0)
             {
                 return r.fail("multipliers or primes do not match the layers, orders and heads");
             }
             let t = Expr::tokens();
-            Ok(vec![vec![t.clone(), o.layers.into(), (orders * o.heads).into()], vec![t, 1.into()]])
+            Ok(vec![vec![t.clone(), o.layers.into(), orders.saturating_mul(o.heads).into()], vec![t, 1.into()]])
         }
         Op::EngramGather(o) => {
             r.count(2)?;
@@ -397,7 +410,7 @@ pub fn shapes(op: &Op, inputs: &[&TensorType]) -> Result<Vec<Shape>, TypeError> 
             r.count(5)?;
             let s = r.rank(0, 3)?.to_vec();
             let (n, d) = (r.konst(&s[1])?, r.konst(&s[2])?);
-            r.shape_is(1, &[s[0].clone(), ((n + 1) * d).into()])?;
+            r.shape_is(1, &[s[0].clone(), n.saturating_add(1).saturating_mul(d).into()])?;
             r.shape_is(2, &s[1..])?;
             r.shape_is(3, &s[1..])?;
             r.step(4)?;

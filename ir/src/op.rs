@@ -334,8 +334,12 @@ ops! {
     }
 
     /// One or several linears over one input: `y_i = x w_i^T`.
-    /// Inputs: `x [M, ..]` (all axes after the first are flattened to `k`), `w_i [n_i, k]` weights. Outputs: float `[M, n_i]`.
-    Linear = "linear" {}
+    /// Inputs: `x [M, ..]` (all axes after the first are flattened to `k`), `w_i [n_i, k]` weights. Outputs: float `[M, n_i]`,
+    /// or `[M, h, n_i / h]` where `heads` has `h > 0` for it (the same memory).
+    Linear = "linear" {
+        /// Heads of each output; 0 for none.
+        heads: Vec<u64>
+    }
 
     /// Block-diagonal linear: group `g` of `x` (of `k/groups` channels) times rows `g*n/groups ..` of `w`.
     /// Inputs: `x [T, ..]` (flattened to `k`), `w [n, k/groups]` weight. Output: float `[T, n]`.

@@ -115,18 +115,29 @@ fn rows_of(k: &Graph) -> Expr {
     first.and_then(|n| n.outputs.first().and_then(of).or_else(|| n.inputs.get(1).and_then(of))).unwrap_or(Expr::Const(1))
 }
 
-/// A name from what the kernel is about: the ops that do its work, most telling first.
+/// A name from what the kernel is about: its weights for products, its most telling ops otherwise.
 fn name_of(k: &Graph) -> String {
     use dsc_ir::op::Op;
+    let has = |f: fn(&Op) -> bool| k.nodes.iter().any(|n| f(&n.op));
+    if has(|op| matches!(op, Op::ExpertLinear(_))) {
+        return "experts".into();
+    }
+    let products = k.nodes.iter().filter(|n| matches!(n.op, Op::Linear(_) | Op::GroupLinear(_)));
+    let weights: Vec<String> = products
+        .flat_map(|n| &n.inputs[1..])
+        .map(|v| k.value(*v).name.rsplit('.').next().unwrap_or_default().to_string())
+        .collect();
+    if !weights.is_empty() {
+        return weights.join("_");
+    }
     let telling = |op: &Op| match op {
         Op::SparseAttention(_) => 0,
-        Op::ExpertLinear(_) => 1,
-        Op::IndexScores(_) | Op::TopK(_) | Op::CandidateBlocks(_) => 2,
-        Op::Linear(_) | Op::GroupLinear(_) => 3,
-        Op::EngramHash(_) | Op::EngramInject(_) | Op::MhcStats(_) | Op::Pool(_) | Op::Embed(_) => 4,
-        Op::RouterTopK(_) | Op::RouterHash(_) => 5,
-        Op::Expand(_) | Op::Collapse(_) | Op::RmsNorm(_) | Op::RingWrite(_) | Op::PageWrite(_) => 6,
-        _ => 7,
+        Op::IndexScores(_) | Op::TopK(_) | Op::CandidateBlocks(_) => 1,
+        Op::EngramHash(_) | Op::EngramInject(_) | Op::Embed(_) => 2,
+        Op::MhcStats(_) | Op::Pool(_) | Op::HeadCoeffs(_) => 3,
+        Op::RouterTopK(_) | Op::RouterHash(_) | Op::Expand(_) => 4,
+        Op::Collapse(_) | Op::RmsNorm(_) | Op::RingWrite(_) | Op::PageWrite(_) => 5,
+        _ => 6,
     };
     let mut ops: Vec<(i32, usize, &str)> =
         k.nodes.iter().enumerate().map(|(i, n)| (telling(&n.op), i, n.op.name())).collect();
@@ -161,7 +172,7 @@ pub fn schedule(c: &Clusters<'_>, phase: Phase, target: &str, probes: &[Probed])
     let mut names: BTreeMap<String, u32> = BTreeMap::new();
     for g in order(c) {
         let (mut kernel, actual) = kernel_of(c, g, &kept);
-        let content = format!("{:?}{:?}", kernel.graph, kernel.params);
+        let content = format!("{:?}{:?}", kernel.graph.anonymous(), kernel.params);
         let launch_args = actual
             .iter()
             .map(|v| {

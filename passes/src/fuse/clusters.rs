@@ -176,9 +176,14 @@ impl<'g> Clusters<'g> {
         matches!(self.anchor(g), Anchor::Row | Anchor::Gather)
     }
 
-    /// Layer a group counts for: the last one it works on.
+    /// Layer a group counts for: the last one it works on; none if it serves several layers from outside them.
     pub fn layer(&self, g: Group) -> Option<u32> {
-        self.nodes(g).iter().filter_map(|n| self.graph.node(*n).layer).max()
+        let layers = || self.nodes(g).iter().map(|n| self.graph.node(*n).layer);
+        let distinct: BTreeSet<u32> = layers().flatten().collect();
+        if distinct.len() > 1 && layers().any(|l| l.is_none()) {
+            return None;
+        }
+        distinct.last().copied()
     }
 
     /// Short text of a group's ops.

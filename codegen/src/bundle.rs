@@ -1,0 +1,489 @@
+//! Writes a bundle: kernels to code, the manifest, and every file with its hash, into a folder or an archive.
+//!
+//! A kernel's file names carry the hash of its content, so a kernel that did not change is the same file in every
+//! build and comes from the cache. Equal inputs give equal bytes: nothing here reads the clock or depends on a path.
+
+use crate::cache::{Cache, CachedCpu};
+use dsc_ir::cost;
+use dsc_ir::expr::Expr;
+use dsc_ir::graph::TypeError;
+use dsc_ir::kernel::Kernel;
+use dsc_ir::manifest::{
+    self, BufferEntry, CpuCode, FileEntry, KernelEntry, LaunchEntry, Manifest, Model, ParamEntry, ProbeEntry,
+    ScheduleEntry, State, TargetEntry, Weight,
+};
+use dsc_ir::schedule::Schedule;
+use dsc_ir::target::Target;
+use indexmap::IndexMap;
+use rayon::prelude::*;
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+/// What to build.
+#[derive(Debug)]
+pub struct Input<'a> {
+    /// Facts for the manifest.
+    pub model: Model,
+    /// Text of the resolved spec.
+    pub spec_text: String,
+    /// Schedules, at least one.
+    pub schedules: &'a [Schedule],
+    /// Targets to emit code for.
+    pub targets: &'a [Target],
+    /// More files for the bundle, by path below `emit/`.
+    pub emit: Vec<(String, String)>,
+    /// Whether to write loop programs below `emit/`.
+    pub emit_plans: bool,
+}
+
+/// Why a bundle could not be built.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// The file system refused.
+    #[error("cannot write {path}: {source}")]
+    Io {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Something other than a bundle is in the way.
+    #[error("{0} exists and is not a bundle (it has no manifest.json); choose another name or remove it")]
+    InTheWay(PathBuf),
+    /// dsc is wrong: a kernel could not be generated.
+    #[error("kernel `{kernel}`: {message}; this is a defect of dsc, please report it")]
+    Internal {
+        /// Kernel.
+        kernel: String,
+        /// What failed.
+        message: String,
+    },
+}
+
+impl BuildError {
+    /// Whether the machine, not dsc, is at fault.
+    pub fn is_machine(&self) -> bool {
+        !matches!(self, BuildError::Internal { .. })
+    }
+}
+
+/// What a build did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// Kernels in the bundle.
+    pub n_kernels: usize,
+    /// Kernels that were taken from the cache.
+    pub n_cached: usize,
+    /// Bytes of the bundle's files.
+    pub bytes: u64,
+    /// Kernels that a GPU target has no code for: target, kernel, reason.
+    pub missing: Vec<(String, String, String)>,
+}
+
+/// One distinct kernel of the bundle.
+struct Distinct<'a> {
+    kernel: &'a Kernel,
+    name: String,
+    hash: String,
+    graph_text: String,
+}
+
+/// Builds the bundle at `out` (a folder, or an archive if it ends in `.tar.zst`).
+///
+/// # Errors
+/// See [`BuildError`].
+pub fn build(input: &Input<'_>, out: &Path, cache: Option<&Cache>) -> Result<Report, BuildError> {
+    let (distinct, index) = distinct_kernels(input.schedules);
+    let mut files: IndexMap<String, Vec<u8>> = IndexMap::new();
+    files.insert("spec.yaml".into(), input.spec_text.clone().into_bytes());
+    let made: Vec<(CachedCpu, bool, Option<String>)> = distinct
+        .par_iter()
+        .map(|d| cpu_kernel(d, cache, input.emit_plans))
+        .collect::<Result<_, _>>()?;
+    let mut gpu = gpu_kernels(input, &distinct, cache);
+    let mut kernels = Vec::with_capacity(distinct.len());
+    for (d, (code, _, plan)) in distinct.iter().zip(&made) {
+        let stem = format!("kernels/{}-{}", d.name, &d.hash[..12]);
+        files.insert(format!("{stem}.clif"), code.clif.clone().into_bytes());
+        files.insert(format!("{stem}.dsir"), d.graph_text.clone().into_bytes());
+        if let Some(plan) = plan {
+            files.insert(format!("emit/{}.loops", d.name), plan.clone().into_bytes());
+        }
+        let mut entry = kernel_entry(d, &stem);
+        entry.cpu = Some(CpuCode {
+            file: format!("{stem}.clif"),
+            symbol: symbol(d),
+            scratch_bytes: code.scratch_bytes,
+            row_block: code.row_block,
+        });
+        for (target, ptx, cubin, mut code) in gpu.codes.remove(&d.hash).unwrap_or_default() {
+            code.ptx = format!("{stem}.{target}.ptx");
+            files.insert(code.ptx.clone(), ptx.into_bytes());
+            if let Some(cubin) = cubin {
+                let path = format!("{stem}.{target}.cubin");
+                files.insert(path.clone(), cubin);
+                code.cubin = Some(path);
+            }
+            entry.gpu.insert(target, code);
+        }
+        kernels.push(entry);
+    }
+    for (path, text) in &input.emit {
+        files.insert(format!("emit/{path}"), text.clone().into_bytes());
+    }
+    files.insert(format!("include/{}.h", c_name(&input.model.name)), header(input, &kernels).into_bytes());
+    files.sort_keys();
+    let manifest = assemble(input, kernels, &index, &files);
+    let json = manifest.to_json().map_err(|e| internal("manifest", e))?;
+    let report = Report {
+        n_kernels: distinct.len(),
+        n_cached: made.iter().filter(|m| m.1).count(),
+        bytes: files.values().map(|f| f.len() as u64).sum::<u64>() + json.len() as u64,
+        missing: gpu.missing,
+    };
+    files.insert(manifest::FILE.into(), json.into_bytes());
+    write(&files, out)?;
+    Ok(report)
+}
+
+fn internal(kernel: &str, e: impl std::fmt::Display) -> BuildError {
+    BuildError::Internal { kernel: kernel.into(), message: e.to_string() }
+}
+
+/// Kernels of all schedules told apart by content, and each schedule's kernel numbers among them.
+fn distinct_kernels(schedules: &[Schedule]) -> (Vec<Distinct<'_>>, Vec<Vec<u32>>) {
+    let mut list: Vec<Distinct<'_>> = Vec::new();
+    let mut by_hash: HashMap<String, u32> = HashMap::new();
+    let mut names: HashMap<String, u32> = HashMap::new();
+    let mut index = Vec::new();
+    for s in schedules {
+        let mut numbers = Vec::new();
+        for k in &s.kernels {
+            let graph_text = dsc_ir::text::print(&k.graph);
+            let hash = content_hash(k);
+            let number = *by_hash.entry(hash.clone()).or_insert_with(|| {
+                let base: String = k.name.trim_end_matches(|c: char| c.is_ascii_digit()).trim_end_matches('_').into();
+                let n = names.entry(base.clone()).or_insert(0);
+                *n += 1;
+                let name = if *n > 1 { format!("{base}_{n}") } else { base };
+                list.push(Distinct { kernel: k, name, hash: hash.clone(), graph_text });
+                list.len() as u32 - 1
+            });
+            numbers.push(number);
+        }
+        index.push(numbers);
+    }
+    (list, index)
+}
+
+/// Hash of a kernel's work: its graph without names, and the roles of its parameters.
+fn content_hash(k: &Kernel) -> String {
+    let graph = dsc_ir::text::print(&k.graph.anonymous());
+    let roles: Vec<String> = k.params.iter().map(|p| format!("{}:{}", p.role.name(), p.value.0)).collect();
+    blake3::hash(format!("{graph}\n{}", roles.join(" ")).as_bytes()).to_hex().to_string()
+}
+
+/// Symbol of a kernel in every backend: from its work and its content, so that it does not depend on the build.
+fn symbol(d: &Distinct<'_>) -> String {
+    format!("dsc_{}_{}", d.kernel.graph.nodes.first().map_or("empty", |n| n.op.name()), &d.hash[..12])
+}
+
+/// Rows a CPU kernel works on at a time: enough to share unpacked weights, few enough for the cache.
+const CPU_ROW_BLOCK: u64 = 8;
+
+fn cpu_kernel(
+    d: &Distinct<'_>,
+    cache: Option<&Cache>,
+    plan: bool,
+) -> Result<(CachedCpu, bool, Option<String>), BuildError> {
+    let options = crate::lower::LowerOptions { row_block: CPU_ROW_BLOCK, dense: true };
+    if !plan
+        && let Some(cache) = cache
+        && let Some(hit) = cache.cpu(&d.hash)
+    {
+        return Ok((hit, true, None));
+    }
+    let symbol = symbol(d);
+    let func = crate::lower::lower(d.kernel, &symbol, &options).map_err(|e| internal(&d.name, e))?;
+    crate::loops::verify(&func).map_err(|e| internal(&d.name, e))?;
+    let clif = crate::cpu::emit(&func).map_err(|e| internal(&d.name, e))?;
+    let made = CachedCpu { clif, scratch_bytes: func.scratch_bytes(), row_block: func.row_block };
+    if let Some(cache) = cache {
+        cache.put_cpu(&d.hash, &made);
+    }
+    Ok((made, false, plan.then(|| func.to_string())))
+}
+
+/// GPU code by kernel hash: target, PTX, machine code, launch data without paths.
+#[derive(Default)]
+struct GpuKernels {
+    codes: HashMap<String, Vec<(String, String, Option<Vec<u8>>, manifest::GpuCode)>>,
+    missing: Vec<(String, String, String)>,
+}
+
+#[cfg(not(feature = "nvptx"))]
+fn gpu_kernels(input: &Input<'_>, distinct: &[Distinct<'_>], _: Option<&Cache>) -> GpuKernels {
+    let mut out = GpuKernels::default();
+    for t in input.targets.iter().filter(|t| !t.is_cpu()) {
+        for d in distinct {
+            let reason = "this dsc was built without LLVM (feature `nvptx`)".to_string();
+            out.missing.push((t.name.clone(), d.name.clone(), reason));
+        }
+    }
+    out
+}
+
+#[cfg(feature = "nvptx")]
+fn gpu_kernels(input: &Input<'_>, distinct: &[Distinct<'_>], _: Option<&Cache>) -> GpuKernels {
+    let mut out = GpuKernels::default();
+    for t in input.targets.iter().filter(|t| !t.is_cpu()) {
+        let made: Vec<_> = distinct.par_iter().map(|d| gpu_kernel(d, t)).collect();
+        for (d, made) in distinct.iter().zip(made) {
+            match made {
+                Ok((ptx, cubin, code)) => {
+                    out.codes.entry(d.hash.clone()).or_default().push((t.name.clone(), ptx, cubin, code));
+                }
+                Err(reason) => out.missing.push((t.name.clone(), d.name.clone(), reason)),
+            }
+        }
+    }
+    out
+}
+
+#[cfg(feature = "nvptx")]
+fn gpu_kernel(d: &Distinct<'_>, target: &Target) -> Result<(String, Option<Vec<u8>>, manifest::GpuCode), String> {
+    let symbol = symbol(d);
+    let made = crate::gpu::emit(d.kernel, &symbol, target)?;
+    let assembled = crate::ptxas::assemble(&made.ptx, &target.name).ok();
+    let code = manifest::GpuCode {
+        ptx: String::new(),
+        cubin: None,
+        symbol,
+        grid: made.grid,
+        threads: made.threads,
+        smem_dynamic_bytes: made.smem_dynamic_bytes,
+        smem_static_bytes: made.smem_static_bytes,
+        registers: assembled.as_ref().map(|a| a.registers),
+        spill_bytes: assembled.as_ref().map(|a| a.spill_bytes),
+    };
+    Ok((made.ptx, assembled.map(|a| a.cubin), code))
+}
+
+fn kernel_entry(d: &Distinct<'_>, stem: &str) -> KernelEntry {
+    let k = d.kernel;
+    let (flops, bytes) = cost::kernel(k);
+    KernelEntry {
+        name: d.name.clone(),
+        anchor: k.anchor.name().into(),
+        ops: k.graph.nodes.iter().map(|n| n.op.name().into()).collect(),
+        rows: k.rows.clone(),
+        params: k
+            .params
+            .iter()
+            .map(|p| {
+                let value = k.graph.value(p.value);
+                ParamEntry {
+                    name: value.name.clone(),
+                    role: p.role.name().into(),
+                    dtype: value.ty.dtype,
+                    shape: value.ty.shape.clone(),
+                }
+            })
+            .collect(),
+        flops,
+        bytes,
+        graph: format!("{stem}.dsir"),
+        cpu: None,
+        gpu: IndexMap::new(),
+    }
+}
+
+fn assemble(
+    input: &Input<'_>,
+    kernels: Vec<KernelEntry>,
+    index: &[Vec<u32>],
+    files: &IndexMap<String, Vec<u8>>,
+) -> Manifest {
+    let targets = input
+        .targets
+        .iter()
+        .map(|t| {
+            let entry = TargetEntry {
+                exact_arch: t.exact_arch,
+                ptx_isa: t.ptx_isa,
+                min_driver: t.min_driver.clone().unwrap_or_default(),
+            };
+            (t.name.clone(), entry)
+        })
+        .collect();
+    let first = input.schedules.first();
+    let constant = |shape: &[Expr]| shape.iter().map(|e| e.as_const().unwrap_or(0)).collect();
+    let weights = first.map_or(Vec::new(), |s| {
+        s.weights
+            .iter()
+            .map(|w| Weight {
+                name: w.name.clone(),
+                layer: w.layer,
+                tensor: w.source.tensor.clone(),
+                dtype: w.ty.dtype,
+                shape: constant(&w.ty.shape),
+                shard: manifest::shard_text(w.source.shard),
+            })
+            .collect()
+    });
+    let states = first.map_or(Vec::new(), |s| {
+        s.states
+            .iter()
+            .map(|w| {
+                let (keep, ratio) = manifest::state_fields(w.kind);
+                State { name: w.name.clone(), layer: w.layer, keep, ratio, dtype: w.ty.dtype, shape: w.ty.shape.clone() }
+            })
+            .collect()
+    });
+    Manifest {
+        format: manifest::FORMAT,
+        dsc_version: env!("CARGO_PKG_VERSION").into(),
+        llvm_version: crate::llvm_version().filter(|_| input.targets.iter().any(|t| !t.is_cpu())),
+        model: input.model.clone(),
+        spec_hash: blake3::hash(input.spec_text.as_bytes()).to_hex().to_string(),
+        targets,
+        weights,
+        states,
+        kernels,
+        schedules: input.schedules.iter().zip(index).map(|(s, numbers)| schedule_entry(s, numbers)).collect(),
+        files: files
+            .iter()
+            .map(|(path, data)| {
+                let blake3 = blake3::hash(data).to_hex().to_string();
+                (path.clone(), FileEntry { bytes: data.len() as u64, blake3 })
+            })
+            .collect(),
+    }
+}
+
+fn schedule_entry(s: &Schedule, numbers: &[u32]) -> ScheduleEntry {
+    ScheduleEntry {
+        phase: s.phase,
+        target: s.target.clone(),
+        buffers: s
+            .buffers
+            .iter()
+            .map(|b| BufferEntry {
+                name: b.name.clone(),
+                layer: b.layer,
+                dtype: b.ty.dtype,
+                shape: b.ty.shape.clone(),
+                slot: b.slot,
+            })
+            .collect(),
+        launches: s
+            .launches
+            .iter()
+            .map(|l| LaunchEntry { kernel: numbers[l.kernel as usize], args: l.args.clone(), layer: l.layer })
+            .collect(),
+        probes: s
+            .probes
+            .iter()
+            .map(|p| ProbeEntry { name: p.name.clone(), layer: p.layer, buffer: p.buffer, after: p.after })
+            .collect(),
+    }
+}
+
+fn c_name(name: &str) -> String {
+    name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' }).collect()
+}
+
+/// A C header with the sizes and the symbols of the bundle, for runtimes that load it without this one.
+fn header(input: &Input<'_>, kernels: &[KernelEntry]) -> String {
+    let m = &input.model;
+    let upper = c_name(&m.name).to_uppercase();
+    let mut h = format!("/* {}: written by dsc {}. */\n#pragma once\n\n", m.name, env!("CARGO_PKG_VERSION"));
+    for (key, value) in [
+        ("VOCAB_SIZE", m.vocab_size),
+        ("NUM_HIDDEN_LAYERS", u64::from(m.num_hidden_layers)),
+        ("MAX_POSITION_EMBEDDINGS", m.max_position_embeddings),
+        ("N_KERNELS", kernels.len() as u64),
+    ] {
+        let _ = writeln!(h, "#define {upper}_{key} {value}");
+    }
+    for (i, k) in kernels.iter().enumerate() {
+        let symbol = k.cpu.as_ref().map_or("", |c| c.symbol.as_str());
+        let _ = writeln!(h, "\n/* {} over {}: {} */", k.name, k.rows, k.ops.join(", "));
+        for (j, p) in k.params.iter().enumerate() {
+            let shape: Vec<String> = p.shape.iter().map(Expr::to_string).collect();
+            let _ = writeln!(h, "/*   {j}: {} {} {}[{}] */", p.role, p.name, p.dtype, shape.join(", "));
+        }
+        let _ = writeln!(h, "#define {upper}_KERNEL_{i} \"{symbol}\"");
+    }
+    h
+}
+
+fn io(path: &Path) -> impl Fn(std::io::Error) -> BuildError + '_ {
+    move |source| BuildError::Io { path: path.to_path_buf(), source }
+}
+
+/// Writes all files beside the destination and renames them into place.
+fn write(files: &IndexMap<String, Vec<u8>>, out: &Path) -> Result<(), BuildError> {
+    let parent = out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    std::fs::create_dir_all(parent).map_err(io(parent))?;
+    let name = out.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_else(|| "bundle".into());
+    let temp = parent.join(format!(".{name}.{}.tmp", std::process::id()));
+    let written = if name.ends_with(".tar.zst") { archive(files, &temp) } else { folder(files, &temp) };
+    let placed = written.and_then(|()| replace(&temp, out));
+    if placed.is_err() {
+        let _ = std::fs::remove_dir_all(&temp);
+        let _ = std::fs::remove_file(&temp);
+    }
+    placed
+}
+
+fn folder(files: &IndexMap<String, Vec<u8>>, temp: &Path) -> Result<(), BuildError> {
+    std::fs::create_dir_all(temp).map_err(io(temp))?;
+    for (path, data) in files {
+        let path = temp.join(path);
+        if let Some(dir) = path.parent() {
+            std::fs::create_dir_all(dir).map_err(io(dir))?;
+        }
+        std::fs::write(&path, data).map_err(io(&path))?;
+    }
+    Ok(())
+}
+
+fn archive(files: &IndexMap<String, Vec<u8>>, temp: &Path) -> Result<(), BuildError> {
+    let file = std::fs::File::create(temp).map_err(io(temp))?;
+    let encoder = zstd::Encoder::new(file, 9).map_err(io(temp))?;
+    let mut tar = tar::Builder::new(encoder);
+    for (path, data) in files {
+        let mut h = tar::Header::new_ustar();
+        h.set_size(data.len() as u64);
+        h.set_mode(0o644);
+        h.set_mtime(0);
+        tar.append_data(&mut h, path, data.as_slice()).map_err(io(temp))?;
+    }
+    let encoder = tar.into_inner().map_err(io(temp))?;
+    encoder.finish().map(|_| ()).map_err(io(temp))
+}
+
+fn replace(temp: &Path, out: &Path) -> Result<(), BuildError> {
+    if out.is_dir() {
+        if !out.join(manifest::FILE).is_file() {
+            return Err(BuildError::InTheWay(out.to_path_buf()));
+        }
+        let old = out.with_file_name(format!(
+            ".{}.{}.old",
+            out.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default(),
+            std::process::id()
+        ));
+        std::fs::rename(out, &old).map_err(io(out))?;
+        std::fs::rename(temp, out).map_err(io(out))?;
+        return std::fs::remove_dir_all(&old).map_err(io(&old));
+    }
+    std::fs::rename(temp, out).map_err(io(out))
+}
+
+impl From<TypeError> for BuildError {
+    fn from(e: TypeError) -> BuildError {
+        internal("graph", e)
+    }
+}
