@@ -318,29 +318,8 @@ fn assemble(
         })
         .collect();
     let first = input.schedules.first();
-    let constant = |shape: &[Expr]| shape.iter().map(|e| e.as_const().unwrap_or(0)).collect();
-    let weights = first.map_or(Vec::new(), |s| {
-        s.weights
-            .iter()
-            .map(|w| Weight {
-                name: w.name.clone(),
-                layer: w.layer,
-                tensor: w.source.tensor.clone(),
-                dtype: w.ty.dtype,
-                shape: constant(&w.ty.shape),
-                shard: manifest::shard_text(w.source.shard),
-            })
-            .collect()
-    });
-    let states = first.map_or(Vec::new(), |s| {
-        s.states
-            .iter()
-            .map(|w| {
-                let (keep, ratio) = manifest::state_fields(w.kind);
-                State { name: w.name.clone(), layer: w.layer, keep, ratio, dtype: w.ty.dtype, shape: w.ty.shape.clone() }
-            })
-            .collect()
-    });
+    let weights = first.map_or(Vec::new(), weight_table);
+    let states = first.map_or(Vec::new(), state_table);
     Manifest {
         format: manifest::FORMAT,
         dsc_version: env!("CARGO_PKG_VERSION").into(),
@@ -360,6 +339,28 @@ fn assemble(
             })
             .collect(),
     }
+}
+
+/// The manifest's weights of a schedule.
+pub fn weight_table(s: &Schedule) -> Vec<Weight> {
+    let entry = |w: &dsc_ir::schedule::WeightDecl| Weight {
+        name: w.name.clone(),
+        layer: w.layer,
+        tensor: w.source.tensor.clone(),
+        dtype: w.ty.dtype,
+        shape: w.ty.shape.iter().map(|e| e.as_const().unwrap_or(0)).collect(),
+        shard: manifest::shard_text(w.source.shard),
+    };
+    s.weights.iter().map(entry).collect()
+}
+
+/// The manifest's states of a schedule.
+pub fn state_table(s: &Schedule) -> Vec<State> {
+    let entry = |w: &dsc_ir::schedule::StateDecl| {
+        let (keep, ratio) = manifest::state_fields(w.kind);
+        State { name: w.name.clone(), layer: w.layer, keep, ratio, dtype: w.ty.dtype, shape: w.ty.shape.clone() }
+    };
+    s.states.iter().map(entry).collect()
 }
 
 fn schedule_entry(s: &Schedule, numbers: &[u32]) -> ScheduleEntry {

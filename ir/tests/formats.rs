@@ -164,6 +164,6 @@ fn wrong_lengths_are_errors() {
     let mut out = [0.0; 2];
     assert!(format::decode_weight_row(WeightFormat::Bf16, &[0; 8], &[], 2, 2, 2, &mut out).is_err());
     assert!(format::bf16_round(f32::NAN).is_nan());
-    assert_eq!(format::bf16_round(1.003_906_25), 1.0, "ties to even");
-    assert_eq!(format::bf16_round(1.011_718_75), 1.015625, "ties to even");
+    assert_eq!(format::bf16_round(1.0 + 1.0 / 256.0), 1.0, "ties to even");
+    assert_eq!(format::bf16_round(1.0 + 3.0 / 256.0), 1.015625, "ties to even");
 }

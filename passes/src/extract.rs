@@ -63,6 +63,12 @@ fn kernel_of(c: &Clusters<'_>, g: Group, kept: &BTreeSet<ValueId>) -> (Kernel, V
     outer.sort_by(|_, a, _, b| rank(a).cmp(&rank(b)));
 
     let mut k = Graph::new("kernel");
+    let mut names = BTreeMap::new();
+    let mut unique = |name: &str| {
+        let n = names.entry(name.to_string()).or_insert(0u32);
+        *n += 1;
+        if *n > 1 { format!("{name}.{n}") } else { name.to_string() }
+    };
     let mut map: HashMap<ValueId, ValueId> = HashMap::new();
     let mut params = Vec::new();
     let mut actual = Vec::new();
@@ -73,7 +79,7 @@ fn kernel_of(c: &Clusters<'_>, g: Group, kept: &BTreeSet<ValueId>) -> (Kernel, V
             Def::Weight(w) => Def::Weight(dsc_ir::graph::WeightSource { tensor: value.name.clone(), shard: w.shard }),
             Def::State(s) => Def::State(*s),
         };
-        let new = k.add_value(&value.name, None, value.ty.clone(), def);
+        let new = k.add_value(unique(&value.name), None, value.ty.clone(), def);
         map.insert(*v, new);
         params.push(Param { value: new, role: *role });
         actual.push(*v);
@@ -88,7 +94,7 @@ fn kernel_of(c: &Clusters<'_>, g: Group, kept: &BTreeSet<ValueId>) -> (Kernel, V
             .map(|(i, v)| {
                 let value = graph.value(*v);
                 let def = Def::Node { node: id, output: i as u32 };
-                let new = k.add_value(&value.name, None, value.ty.clone(), def);
+                let new = k.add_value(unique(&value.name), None, value.ty.clone(), def);
                 map.insert(*v, new);
                 new
             })

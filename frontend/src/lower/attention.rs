@@ -58,7 +58,7 @@ impl Lowerer<'_> {
         let z = self.float(op::GroupLinear { groups }, &[o, wo_a], "attn.z")?;
         let wo_b = self.dense("attn.wo_b", d, groups * a.o_lora_rank, shard_inner(tp));
         let y = self.linear(z, wo_b, "attn.y")?;
-        self.reduce(y, tp, "attn.y")
+        self.reduce(y, tp, "attn.y.reduced")
     }
 
     /// Compressed operands of the attention of layer `l`.

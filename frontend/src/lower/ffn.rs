@@ -14,7 +14,7 @@ impl Lowerer<'_> {
         match &spec.ffn {
             Ffn::Dense { intermediate_size, swiglu_limit } => {
                 let y = self.swiglu(v, "ffn", *intermediate_size, *swiglu_limit)?;
-                self.reduce(y, spec.parallel.tp, "ffn.y")
+                self.reduce(y, spec.parallel.tp, "ffn.y.reduced")
             }
             Ffn::Moe(m) => self.moe(l, m, v),
         }
@@ -78,6 +78,6 @@ impl Lowerer<'_> {
             operands.push(self.swiglu(v, "ffn.shared_experts", inner * m.n_shared_experts, m.swiglu_limit)?);
         }
         let y = self.float(op::ExpertSum { shared }, &operands, "ffn.y")?;
-        self.reduce(y, spec.parallel.tp.max(ep), "ffn.y")
+        self.reduce(y, spec.parallel.tp.max(ep), "ffn.y.reduced")
     }
 }

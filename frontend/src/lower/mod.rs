@@ -283,7 +283,7 @@ impl<'a> Lowerer<'a> {
         let kv = self.linear(memory, wkv, "engram.kv")?;
         let (qw, kw) = (self.vector("engram.q_weight", &[n, d]), self.vector("engram.k_weight", &[n, d]));
         let inject = op::EngramInject { eps: self.spec.rms_norm_eps };
-        stream.x = self.float(inject, &[stream.x, kv, qw, kw, self.step], "stream")?;
+        stream.x = self.float(inject, &[stream.x, kv, qw, kw, self.step], "engram.stream")?;
         Ok(())
     }
 }

@@ -16,6 +16,7 @@ pub(super) struct Stream {
 
 /// A sublayer that was entered and not left.
 pub(super) struct Site {
+    name: &'static str,
     /// Normed input of the sublayer.
     pub input: ValueId,
     mix: Option<Mix>,
@@ -39,15 +40,15 @@ impl Lowerer<'_> {
         Ok(Stream { x, pre })
     }
 
-    fn mhc_stats(&mut self, x: ValueId, name: &str, columns: u64) -> Made {
+    fn mhc_stats(&mut self, x: ValueId, name: &str, columns: u64, out: &str) -> Made {
         let k = self.graph.ty(x).row_elements();
         let fn_ = self.weight(name, f32_matrix(), &[columns, k], Shard::None);
-        self.one(op::MhcStats { eps: self.spec.rms_norm_eps }, &[x, fn_], "mix", DType::F32)
+        self.one(op::MhcStats { eps: self.spec.rms_norm_eps }, &[x, fn_], out, DType::F32)
     }
 
     fn mix(&mut self, m: &Mhc, x: ValueId, site: &str) -> Result<Mix, TypeError> {
         let columns = (2 + m.hc_mult) * m.hc_mult;
-        let stats = self.mhc_stats(x, &format!("hc_{site}_fn"), columns)?;
+        let stats = self.mhc_stats(x, &format!("hc_{site}_fn"), columns, &format!("{site}.mix"))?;
         let scale = self.vector(&format!("hc_{site}_scale"), &[3]);
         let base = self.vector(&format!("hc_{site}_base"), &[columns]);
         let coeffs = op::MhcCoeffs { iters: m.hc_sinkhorn_iters, eps: m.hc_eps };
@@ -58,11 +59,11 @@ impl Lowerer<'_> {
     }
 
     /// Starts a sublayer: mixes, collapses and norms the stream.
-    pub(super) fn enter(&mut self, stream: &mut Stream, site: &str) -> Result<Site, TypeError> {
+    pub(super) fn enter(&mut self, stream: &mut Stream, site: &'static str) -> Result<Site, TypeError> {
         let norm = format!("{site}_norm");
         let input = format!("{site}.in");
         let Residual::Mhc(m) = &self.spec.residual else {
-            return Ok(Site { input: self.norm(stream.x, &norm, &input)?, mix: None });
+            return Ok(Site { name: site, input: self.norm(stream.x, &norm, &input)?, mix: None });
         };
         let mix = self.mix(m, stream.x, site)?;
         let pre = stream.pre.unwrap_or(mix.pre);
@@ -70,14 +71,15 @@ impl Lowerer<'_> {
         if m.single_pass {
             stream.pre = Some(mix.pre);
         }
-        Ok(Site { input: self.norm(collapsed, &norm, &input)?, mix: Some(mix) })
+        Ok(Site { name: site, input: self.norm(collapsed, &norm, &input)?, mix: Some(mix) })
     }
 
     /// Ends a sublayer: its output joins the stream.
     pub(super) fn leave(&mut self, stream: &mut Stream, site: Site, y: ValueId) -> Result<(), TypeError> {
+        let name = format!("{}.stream", site.name);
         stream.x = match site.mix {
-            None => self.float(op::Add {}, &[stream.x, y], "stream")?,
-            Some(m) => self.float(op::Expand {}, &[y, stream.x, m.post, m.comb], "stream")?,
+            None => self.float(op::Add {}, &[stream.x, y], &name)?,
+            Some(m) => self.float(op::Expand {}, &[y, stream.x, m.post, m.comb], &name)?,
         };
         Ok(())
     }
@@ -93,7 +95,7 @@ impl Lowerer<'_> {
             None => None,
             Some(m) => Some(Mix { pre: m.pre, post: self.take(m.post)?, comb: self.take(m.comb)? }),
         };
-        self.leave(stream, Site { input: site.input, mix }, y)
+        self.leave(stream, Site { name: site.name, input: site.input, mix }, y)
     }
 
     fn take(&mut self, v: ValueId) -> Made {
@@ -108,7 +110,7 @@ impl Lowerer<'_> {
         let weights = match (m.head, stream.pre) {
             (MhcHead::LastPre, Some(pre)) => pre,
             _ => {
-                let stats = self.mhc_stats(stream.x, "hc_head_fn", m.hc_mult)?;
+                let stats = self.mhc_stats(stream.x, "hc_head_fn", m.hc_mult, "head.mix")?;
                 let (scale, base) = (self.vector("hc_head_scale", &[1]), self.vector("hc_head_base", &[m.hc_mult]));
                 self.one(op::HeadCoeffs { eps: m.hc_eps }, &[stats, scale, base], "head.pre", DType::F32)?
             }

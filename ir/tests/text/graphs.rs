@@ -84,7 +84,7 @@ impl Growing {
             2 => {
                 let rope = op::Rope {
                     rotary: 16 * n,
-                    inverse: n % 2 == 0,
+                    inverse: n.is_multiple_of(2),
                     at: if n > 2 { op::RopeAt::Entry } else { op::RopeAt::Token },
                     ratio,
                     base: f64::from(x.abs()) * 1.1,
@@ -158,7 +158,7 @@ impl Growing {
             scale: x,
             sink: true,
             select: op::Select::All,
-            round_probs: n % 2 == 0,
+            round_probs: n.is_multiple_of(2),
         };
         self.add(attention, layer, &[q, row, ring, self.step, sink, pages], name, &[DType::F32]);
     }

@@ -45,8 +45,17 @@ mod tests {
             assert_ne!(pair[0].code, pair[1].code);
         }
         for info in all_codes() {
-            assert!(info.title.len() > 5 && info.title.len() < 90, "{}: {}", info.code, info.title);
-            assert!(info.explanation.len() > 40, "{} has no explanation", info.code);
+            assert!(
+                info.title.len() > 5 && info.title.len() < 90,
+                "{}: {}",
+                info.code,
+                info.title
+            );
+            assert!(
+                info.explanation.len() > 40,
+                "{} has no explanation",
+                info.code
+            );
             assert_eq!(info.code.info(), Some(info));
         }
     }
