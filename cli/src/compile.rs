@@ -4,11 +4,14 @@ use dsc_frontend::lower::{self, Lowered};
 use dsc_frontend::spec::{LinearInputs, Spec};
 use dsc_ir::graph::TypeError;
 use dsc_ir::manifest;
-use dsc_ir::schedule::Phase;
+use dsc_ir::schedule::{Phase, Schedule};
 use dsc_ir::target::Target;
-use dsc_passes::explain::LayerFacts;
+use dsc_passes::explain::{self, LayerFacts, PhaseFacts};
 use dsc_passes::pipeline::{self, Compiled, Config, Dump, Select};
+use dsc_passes::remark::Remark;
 use dsc_passes::{Numerics, Probed};
+use indexmap::IndexMap;
+use rayon::prelude::*;
 
 /// A lowered spec, ready for the passes.
 pub struct Model {
@@ -38,7 +41,11 @@ impl Model {
 
     /// Values that callers may ask for.
     pub fn probes(&self) -> Vec<Probed> {
-        let probe = |(name, layer, value): &(String, Option<u32>, _)| Probed { name: name.clone(), layer: *layer, value: *value };
+        let probe = |(name, layer, value): &(String, Option<u32>, _)| Probed {
+            name: name.clone(),
+            layer: *layer,
+            value: *value,
+        };
         self.lowered.probes.iter().map(probe).collect()
     }
 
@@ -59,7 +66,8 @@ impl Model {
 
     /// Role and ratio of each layer.
     pub fn layers(&self) -> Vec<LayerFacts> {
-        let facts = |(role, ratio): &(dsc_frontend::spec::Role, u32)| LayerFacts { role: role.name().into(), ratio: *ratio };
+        let facts =
+            |(role, ratio): &(dsc_frontend::spec::Role, u32)| LayerFacts { role: role.name().into(), ratio: *ratio };
         self.lowered.layers.iter().map(facts).collect()
     }
 
@@ -88,4 +96,36 @@ impl Model {
             engram,
         }
     }
+}
+
+/// One compiled phase.
+pub struct Scheduled {
+    /// Phase.
+    pub phase: Phase,
+    /// Its schedule.
+    pub schedule: Schedule,
+    /// Decisions of the passes.
+    pub remarks: Vec<Remark>,
+}
+
+/// Compiles phases for one target, at once.
+///
+/// # Errors
+/// A defect of dsc.
+pub fn phases(model: &Model, phases: &[Phase], target: &Target, select: &Select) -> Result<Vec<Scheduled>, TypeError> {
+    let one = |phase: &Phase| {
+        let Compiled { schedule, remarks } = model.compile(*phase, target, select, None)?;
+        Ok(Scheduled { phase: *phase, schedule, remarks })
+    };
+    phases.par_iter().map(one).collect()
+}
+
+/// Figures of compiled phases at a batch and a context, by phase.
+pub fn facts(model: &Model, phases: &[Scheduled], batch: u64, context: u64) -> IndexMap<String, PhaseFacts> {
+    let layers = model.layers();
+    let one = |s: &Scheduled| {
+        let env = explain::env(s.phase, batch, context);
+        (s.phase.name().to_owned(), explain::phase_facts(&s.schedule, &layers, &env))
+    };
+    phases.iter().map(one).collect()
 }

@@ -75,6 +75,11 @@ impl Builder {
         self.types[v.0 as usize]
     }
 
+    /// The value, where it is an integer constant.
+    pub fn known(&self, v: Var) -> Option<i64> {
+        self.known.get(&v).copied()
+    }
+
     /// An integer constant.
     pub fn int(&mut self, c: impl TryInto<i64>) -> Var {
         let c = c.try_into().unwrap_or(i64::MAX);

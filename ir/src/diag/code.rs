@@ -69,9 +69,5 @@ pub(super) const fn documented(code: Code, doc: &'static str) -> CodeInfo {
         end += 1;
     }
     let (title, rest) = doc.split_at(end);
-    CodeInfo {
-        code,
-        title: title.trim_ascii(),
-        explanation: rest.trim_ascii(),
-    }
+    CodeInfo { code, title: title.trim_ascii(), explanation: rest.trim_ascii() }
 }

@@ -77,20 +77,9 @@ impl Diagnostic {
 
     /// A finding, perhaps with a place.
     pub fn new(code: Code, severity: Severity, span: Option<Span>) -> Diagnostic {
-        let own = span.map(|span| Label {
-            span,
-            text: String::new(),
-            primary: true,
-        });
+        let own = span.map(|span| Label { span, text: String::new(), primary: true });
         let (notes, help) = (Vec::new(), Vec::new());
-        Diagnostic {
-            code,
-            severity,
-            message: String::new(),
-            labels: own.into_iter().collect(),
-            notes,
-            help,
-        }
+        Diagnostic { code, severity, message: String::new(), labels: own.into_iter().collect(), notes, help }
     }
 
     /// Sets the message.
@@ -109,11 +98,7 @@ impl Diagnostic {
 
     /// Adds a related place.
     pub fn related(mut self, span: Span, text: impl Into<String>) -> Diagnostic {
-        self.labels.push(Label {
-            span,
-            text: text.into(),
-            primary: false,
-        });
+        self.labels.push(Label { span, text: text.into(), primary: false });
         self
     }
 
@@ -131,10 +116,7 @@ impl Diagnostic {
 
     /// The finding's own place.
     pub fn span(&self) -> Option<&Span> {
-        self.labels
-            .first()
-            .filter(|label| label.primary)
-            .map(|label| &label.span)
+        self.labels.first().filter(|label| label.primary).map(|label| &label.span)
     }
 
     /// Whether it is an error.

@@ -61,10 +61,7 @@ pub fn render(finding: &Diagnostic, sources: &SourceMap, style: Style) -> String
     let mut out = String::new();
     let tag = format!("{}[{}]", finding.severity.name(), finding.code);
     let tag = style.paint(Style::severity(finding.severity), &tag);
-    let message = style.paint(
-        Paint::Bold,
-        &format!(": {}", clean_lines(&finding.message, 0)),
-    );
+    let message = style.paint(Paint::Bold, &format!(": {}", clean_lines(&finding.message, 0)));
     let _ = writeln!(out, "{tag}{message}");
 
     let width = gutter_width(finding, sources);
@@ -74,22 +71,14 @@ pub fn render(finding: &Diagnostic, sources: &SourceMap, style: Style) -> String
             let mark = style.paint(Paint::Frame, "=");
             let word_bold = style.paint(Paint::Bold, word);
             let indent = width + word.len() + 5;
-            let _ = writeln!(
-                out,
-                "{:width$} {mark} {word_bold}: {}",
-                "",
-                clean_lines(text, indent)
-            );
+            let _ = writeln!(out, "{:width$} {mark} {word_bold}: {}", "", clean_lines(text, indent));
         }
     }
     out
 }
 
 fn gutter_width(finding: &Diagnostic, sources: &SourceMap) -> usize {
-    let shown = finding
-        .labels
-        .iter()
-        .filter(|l| sources.get(&l.span.file).is_some());
+    let shown = finding.labels.iter().filter(|l| sources.get(&l.span.file).is_some());
     let largest = shown.map(|l| l.span.line).max().unwrap_or(0);
     largest.to_string().len()
 }
@@ -103,31 +92,18 @@ fn places(out: &mut String, finding: &Diagnostic, sources: &SourceMap, width: us
         }
     }
     for (nth, file) in files.iter().enumerate() {
-        let labels: Vec<&Label> = finding
-            .labels
-            .iter()
-            .filter(|l| *l.span.file == **file)
-            .collect();
+        let labels: Vec<&Label> = finding.labels.iter().filter(|l| *l.span.file == **file).collect();
         let arrow = style.paint(Paint::Frame, if nth == 0 { "-->" } else { ":::" });
         let Some(first) = labels.first() else {
             continue;
         };
         let at = &first.span;
-        let _ = writeln!(
-            out,
-            "{:width$}{arrow} {}:{}:{}",
-            "",
-            clean(file),
-            at.line,
-            at.col
-        );
+        let _ = writeln!(out, "{:width$}{arrow} {}:{}:{}", "", clean(file), at.line, at.col);
         if let Some(source) = sources.get(file) {
             let bar = style.paint(Paint::Frame, "|");
             let _ = writeln!(out, "{:width$} {bar}", "");
             let severity = finding.severity;
-            snippet(out, &labels, width, style, severity, |span| {
-                source.line_at(span.start)
-            });
+            snippet(out, &labels, width, style, severity, |span| source.line_at(span.start));
         }
     }
 }
@@ -149,9 +125,7 @@ fn snippet<'a>(
         let (line_start, text) = line_of(&label.span);
         let from = label.span.start.saturating_sub(line_start).min(text.len());
         let to = label.span.end().saturating_sub(line_start).min(text.len());
-        let repeated = shown
-            .as_ref()
-            .is_some_and(|(line, _)| *line == label.span.line);
+        let repeated = shown.as_ref().is_some_and(|(line, _)| *line == label.span.line);
         if !repeated {
             if let Some((line, _)) = &shown
                 && label.span.line > line + 1
@@ -167,11 +141,7 @@ fn snippet<'a>(
         let (lead, len) = cut.cells(text, from, to);
         let mark = if label.primary { "^" } else { "-" }.repeat(len.max(1));
         let said = clean(&label.text);
-        let paint = if label.primary {
-            Style::severity(severity)
-        } else {
-            Paint::Frame
-        };
+        let paint = if label.primary { Style::severity(severity) } else { Paint::Frame };
         let marked = style.paint(paint, format!("{mark} {said}").trim_end());
         let _ = writeln!(out, "{:width$} {bar} {:lead$}{marked}", "", "");
     }
@@ -191,11 +161,7 @@ impl Cut {
     fn around(line: &str, from: usize) -> Cut {
         let total = cells(line);
         let at = cells(&line[..floor(line, from)]);
-        let skipped = if total <= MAX_CELLS || at <= MAX_CELLS / 2 {
-            0
-        } else {
-            at - LEAD_CELLS
-        };
+        let skipped = if total <= MAX_CELLS || at <= MAX_CELLS / 2 { 0 } else { at - LEAD_CELLS };
         let mut text = String::new();
         let (mut position, mut taken) = (0, 0);
         for c in line.chars() {
@@ -213,11 +179,7 @@ impl Cut {
         if position > skipped + taken {
             text.push('…');
         }
-        Cut {
-            text,
-            skipped,
-            mark,
-        }
+        Cut { text, skipped, mark }
     }
 
     /// Lead and length, in cells of the shown part, of the bytes `from..to` of `line`.
@@ -346,10 +308,7 @@ mod tests {
         let mut sources = SourceMap::new();
         let text = format!("{}BAD{}", "x".repeat(1000), "y".repeat(1000));
         let source = sources.add("a.yaml", text.as_str());
-        let rendered = plain(
-            &Diagnostic::error(E0108_UNKNOWN_KEY, source.span(1000, 3)).message("m"),
-            &sources,
-        );
+        let rendered = plain(&Diagnostic::error(E0108_UNKNOWN_KEY, source.span(1000, 3)).message("m"), &sources);
         assert!(rendered.lines().all(|line| cells(line) < 140));
         let lines: Vec<&str> = rendered.lines().collect();
         let (text_at, mark_at) = (lines[3].find("BAD"), lines[4].find("^^^"));

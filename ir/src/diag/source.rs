@@ -43,10 +43,7 @@ pub struct Source {
 impl Source {
     /// A source of this name and text.
     pub fn new(name: impl Into<Arc<str>>, text: impl Into<Arc<str>>) -> Source {
-        Source {
-            name: name.into(),
-            text: text.into(),
-        }
+        Source { name: name.into(), text: text.into() }
     }
 
     /// The place of `len` bytes at `start`; offsets beyond the text are moved to its end.
@@ -57,22 +54,14 @@ impl Source {
         let line_start = before.rfind('\n').map_or(0, |at| at + 1);
         let line = before.bytes().filter(|&b| b == b'\n').count() + 1;
         let col = before[line_start..].chars().count() + 1;
-        Span {
-            file: self.name.clone(),
-            start,
-            len: end - start,
-            line: clamp(line),
-            col: clamp(col),
-        }
+        Span { file: self.name.clone(), start, len: end - start, line: clamp(line), col: clamp(col) }
     }
 
     /// The line that holds `offset`: its first byte and its text without the line end.
     pub fn line_at(&self, offset: usize) -> (usize, &str) {
         let offset = self.floor(offset.min(self.text.len()));
         let start = self.text[..offset].rfind('\n').map_or(0, |at| at + 1);
-        let end = self.text[offset..]
-            .find('\n')
-            .map_or(self.text.len(), |at| offset + at);
+        let end = self.text[offset..].find('\n').map_or(self.text.len(), |at| offset + at);
         (start, self.text[start..end].trim_end_matches('\r'))
     }
 

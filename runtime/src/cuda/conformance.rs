@@ -1,0 +1,207 @@
+//! Runs every case of a folder on the GPU.
+
+use super::case::{CaseError, Stored, read_all};
+use super::compare::{Comparison, compare};
+use super::device::{Buffer, CudaError, Device, LaunchShape};
+use dsc_ir::expr::Env;
+use std::fmt;
+use std::path::Path;
+
+/// Byte that fills results before a launch: a NaN in every float format.
+const POISON: u8 = 0xFF;
+/// Launches for the time.
+const REPEATS: u32 = 10;
+
+/// What came of one case.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CaseResult {
+    /// Name of the case.
+    pub name: String,
+    /// Elements compared.
+    pub elements: u64,
+    /// Elements that differ at all.
+    pub different: u64,
+    /// Elements beyond their rule.
+    pub outside: u64,
+    /// Largest error over what was allowed.
+    pub worst: f64,
+    /// Mean time of a launch, where the case passed.
+    pub micros: Option<f64>,
+    /// Why it failed; empty where it passed.
+    pub failures: Vec<String>,
+}
+
+/// What came of a folder of cases.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ConformanceTable {
+    /// The GPU.
+    pub device: String,
+    /// One a case, by name.
+    pub results: Vec<CaseResult>,
+}
+
+/// Why cases could not be run.
+#[derive(Debug, thiserror::Error)]
+pub enum ConformanceError {
+    /// A folder that is no folder of cases.
+    #[error(transparent)]
+    Case(#[from] CaseError),
+    /// The GPU.
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
+}
+
+impl ConformanceTable {
+    /// Whether all cases passed.
+    pub fn passed(&self) -> bool {
+        self.results.iter().all(|r| r.failures.is_empty())
+    }
+}
+
+impl fmt::Display for ConformanceTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.device)?;
+        writeln!(f, "result  elements  different  outside  worst/allowed        us  case")?;
+        for r in &self.results {
+            let word = if r.failures.is_empty() { "ok" } else { "FAILED" };
+            let micros = r.micros.map_or("-".into(), |t| format!("{t:.1}"));
+            let (n, different, outside) = (r.elements, r.different, r.outside);
+            writeln!(f, "{word:<6}  {n:>8}  {different:>9}  {outside:>7}  {:>13.3}  {micros:>8}  {}", r.worst, r.name)?;
+            for failure in &r.failures {
+                writeln!(f, "        {failure}")?;
+            }
+        }
+        let failed = self.results.iter().filter(|r| !r.failures.is_empty()).count();
+        writeln!(f, "{} cases, {failed} failed", self.results.len())
+    }
+}
+
+/// Runs all cases of a folder on GPU 0: each twice from the same inputs, whose results must be equal bit for bit,
+/// and then for the time.
+///
+/// # Errors
+/// No driver or GPU, or a folder that is no folder of cases. What goes wrong with one case is in its result.
+pub fn conformance(folder: &Path) -> Result<ConformanceTable, ConformanceError> {
+    let cases = read_all(folder)?;
+    let device = Device::open(0)?;
+    let (major, minor) = device.capability()?;
+    let results = cases.iter().map(|c| run(&device, c)).collect();
+    Ok(ConformanceTable { device: format!("{}, sm_{major}{minor}", device.name()?), results })
+}
+
+fn run(device: &Device, stored: &Stored) -> CaseResult {
+    let mut result = CaseResult {
+        name: stored.case.name.clone(),
+        elements: 0,
+        different: 0,
+        outside: 0,
+        worst: 0.0,
+        micros: None,
+        failures: Vec::new(),
+    };
+    if let Err(e) = try_run(device, stored, &mut result) {
+        result.failures.push(e.to_string());
+    }
+    result
+}
+
+fn try_run(device: &Device, stored: &Stored, result: &mut CaseResult) -> Result<(), ConformanceError> {
+    let case = &stored.case;
+    let kernel = device.load(&stored.file(&case.code, None)?, &case.symbol)?;
+    let shape = LaunchShape { grid: case.grid, threads: case.threads, smem_bytes: case.smem_dynamic_bytes };
+    let [n_tokens, n_seqs, n_context, n_out_rows] = case.dims;
+    let dims = Env { n_tokens, n_seqs, n_context, n_out_rows };
+    let inputs = stored.inputs()?;
+    let once = || -> Result<(Vec<Buffer>, Vec<Vec<u8>>), CudaError> {
+        let buffers = inputs.iter().map(|b| device.upload(b)).collect::<Result<Vec<_>, _>>()?;
+        device.launch(&kernel, shape, &buffers.iter().collect::<Vec<_>>(), &dims)?;
+        device.finish(&kernel)?;
+        let outputs = buffers.iter().map(|b| device.read(b)).collect::<Result<Vec<_>, _>>()?;
+        Ok((buffers, outputs))
+    };
+    let (_, first) = once()?;
+    let (buffers, second) = once()?;
+    for (param, (input, (a, b))) in case.params.iter().zip(inputs.iter().zip(first.iter().zip(&second))) {
+        if a != b {
+            result.failures.push(format!("`{}` differs between two runs", param.name));
+        }
+        let Some(expected) = &param.expected else {
+            if input != a {
+                result.failures.push(format!("`{}` was changed", param.name));
+            }
+            continue;
+        };
+        let want = stored.file(&expected.file, Some(param.bytes))?;
+        result.add(&param.name, &compare(&want, a, expected.element, expected.rule));
+    }
+    if result.failures.is_empty() {
+        result.micros = Some(device.time(&kernel, shape, &buffers.iter().collect::<Vec<_>>(), &dims, REPEATS)?);
+    }
+    Ok(())
+}
+
+impl CaseResult {
+    fn add(&mut self, name: &str, c: &Comparison) {
+        self.elements += c.elements;
+        self.different += c.different;
+        self.outside += c.outside;
+        self.worst = self.worst.max(c.worst);
+        if !c.holds {
+            let first = c.first.as_deref().unwrap_or("");
+            self.failures.push(format!("`{name}`: {} of {} elements, first {first}", c.outside, c.elements));
+        }
+    }
+}
+
+impl Stored {
+    /// Contents of all parameters before the launch.
+    fn inputs(&self) -> Result<Vec<Vec<u8>>, CaseError> {
+        let one = |p: &super::case::CaseParam| match &p.input {
+            Some(file) => self.file(file, Some(p.bytes)),
+            None => {
+                let bytes = usize::try_from(p.bytes).unwrap_or(usize::MAX);
+                let mut filled = Vec::new();
+                let room = filled.try_reserve_exact(bytes);
+                room.map_err(|e| CaseError { path: self.folder.clone(), reason: e.to_string() })?;
+                filled.resize(bytes, POISON);
+                Ok(filled)
+            }
+        };
+        self.case.params.iter().map(one).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables() {
+        let result = |name: &str, failures: &[&str]| CaseResult {
+            name: name.into(),
+            elements: 100,
+            different: 3,
+            outside: failures.len() as u64,
+            worst: 0.25,
+            micros: failures.is_empty().then_some(4.5),
+            failures: failures.iter().map(|s| (*s).into()).collect(),
+        };
+        let results = vec![result("a", &[]), result("b", &["`y`: 1 of 100 elements, first [0] is 1, not 2"])];
+        let table = ConformanceTable { device: "GPU".into(), results };
+        assert!(!table.passed());
+        let want = "GPU
+result  elements  different  outside  worst/allowed        us  case
+ok           100          3        0          0.250       4.5  a
+FAILED       100          3        1          0.250         -  b
+        `y`: 1 of 100 elements, first [0] is 1, not 2
+2 cases, 1 failed
+";
+        assert_eq!(table.to_string(), want);
+    }
+
+    #[test]
+    fn a_folder_without_cases_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(matches!(conformance(dir.path()), Err(ConformanceError::Case(_))));
+    }
+}

@@ -1,0 +1,18 @@
+//! NVIDIA GPUs through the driver API: a small launcher, and conformance cases run with it.
+//!
+//! - [`case`]: a launch with its inputs and expected results as a folder, written on any machine;
+//! - [`compare`]: results against expectations;
+//! - [`device`] (feature `cuda`): modules, buffers, launches and times;
+//! - [`conformance`] (feature `cuda`): runs every case of a folder.
+//!
+//! Nothing here needs a GPU to build, and a machine without a driver gives an error, never a panic.
+
+pub mod case;
+pub mod compare;
+#[cfg(feature = "cuda")]
+mod conformance;
+#[cfg(feature = "cuda")]
+pub mod device;
+
+#[cfg(feature = "cuda")]
+pub use conformance::{CaseResult, ConformanceError, ConformanceTable, conformance};

@@ -1,0 +1,241 @@
+//! What a device does for a model: run the launches of a step on the states it keeps.
+//!
+//! Both devices share this door and the checks behind it; how a launch runs is each device's own.
+
+use crate::bundle::Bundle;
+use crate::memory::OutOfMemory;
+use crate::weights::{WeightError, WeightStore};
+use dsc_ir::dtype::DType;
+use dsc_ir::expr::Env;
+use dsc_ir::manifest::{Manifest, ScheduleEntry, tensor_type};
+use dsc_ir::op::step;
+use dsc_ir::schedule::Phase;
+
+/// Why a device could not be set up or could not run.
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceError {
+    /// The bundle does not suit the device or the request.
+    #[error("{0}")]
+    Unsupported(String),
+    /// A step that does not suit the model.
+    #[error("{0}")]
+    Step(String),
+    /// A kernel's code cannot be used.
+    #[error("kernel `{kernel}`: {reason}")]
+    Kernel {
+        /// Name.
+        kernel: String,
+        /// What is wrong with its code.
+        reason: String,
+    },
+    /// A weight.
+    #[error(transparent)]
+    Weight(#[from] WeightError),
+    /// The machine: driver, memory, threads.
+    #[error("{0}")]
+    Machine(String),
+    /// Memory.
+    #[error(transparent)]
+    Memory(#[from] OutOfMemory),
+}
+
+impl DeviceError {
+    /// Exit code of a command that fails with it.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            DeviceError::Unsupported(_) | DeviceError::Step(_) | DeviceError::Kernel { .. } => 2,
+            DeviceError::Weight(e) => e.exit_code(),
+            DeviceError::Machine(_) | DeviceError::Memory(_) => 3,
+        }
+    }
+}
+
+/// Sizes that hold for a device's lifetime.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Capacity {
+    /// Sequences with state.
+    pub n_seqs: u64,
+    /// Positions of each.
+    pub n_context: u64,
+}
+
+/// One step: rows of tokens and which of them need logits.
+#[derive(Debug, Clone, Copy)]
+pub struct StepInput<'a> {
+    /// Step table `[n_tokens, 8]`, columns as in [`dsc_ir::op::step`].
+    pub step: &'a [i32],
+    /// Rows whose logits are wanted, ascending.
+    pub out_rows: &'a [i32],
+    /// Whether probes other than the logits are read as well.
+    pub probes: bool,
+}
+
+impl StepInput<'_> {
+    /// Rows of the step.
+    pub fn n_tokens(&self) -> usize {
+        self.step.len() / step::COLUMNS as usize
+    }
+
+    /// Sizes of the step's launches.
+    pub fn env(&self, capacity: Capacity) -> Env {
+        Env {
+            n_tokens: self.n_tokens() as u64,
+            n_seqs: capacity.n_seqs,
+            n_context: capacity.n_context,
+            n_out_rows: self.out_rows.len() as u64,
+        }
+    }
+
+    /// Refuses a step that would read or write outside of states or tables.
+    ///
+    /// # Errors
+    /// Names the row and what is wrong with it.
+    pub fn check(&self, phase: Phase, vocab_size: u64, capacity: Capacity) -> Result<(), DeviceError> {
+        let columns = step::COLUMNS as usize;
+        let n = self.n_tokens();
+        let fail = |message: String| Err(DeviceError::Step(message));
+        if n == 0 || self.step.len() % columns != 0 {
+            return fail(format!("a step table of {} cells has no whole rows", self.step.len()));
+        }
+        for (t, row) in self.step.chunks_exact(columns).enumerate() {
+            let at = |c: u64| u64::try_from(row[c as usize]).unwrap_or(u64::MAX);
+            let (pos, start, end, row0) = (at(step::POS), at(step::START), at(step::END), at(step::ROW0));
+            if at(step::ID) >= vocab_size {
+                return fail(format!("token id {} is outside the vocabulary of {vocab_size}", row[step::ID as usize]));
+            }
+            if at(step::SEQ) >= capacity.n_seqs {
+                return fail(format!("row {t} is of sequence {}, there are {}", at(step::SEQ), capacity.n_seqs));
+            }
+            if end > capacity.n_context {
+                return fail(format!("row {t} needs {end} positions, there are {}", capacity.n_context));
+            }
+            let in_run = start <= pos && pos < end && row0.checked_add(pos.wrapping_sub(start)) == Some(t as u64);
+            if !in_run || row0 + (end - start) > n as u64 {
+                return fail(format!("row {t} is not in its sequence's run of positions"));
+            }
+            if phase == Phase::Decode && end - start > dsc_ir::schedule::MAX_DECODE_ROWS {
+                return fail(format!("a decode step has {} rows of one sequence", end - start));
+            }
+        }
+        match self.out_rows.iter().find(|r| usize::try_from(**r).map_or(true, |r| r >= n)) {
+            Some(r) => fail(format!("logits of row {r} are asked for, the step has {n}")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A value that was read out of a step.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ProbeValue {
+    /// Its name: `logits`, `topk`, `moe_experts`, `engram_rows`.
+    pub name: String,
+    /// Layer.
+    pub layer: Option<u32>,
+    /// Element type.
+    pub dtype: DType,
+    /// Sizes.
+    pub shape: Vec<usize>,
+    /// Contents as stored.
+    pub bytes: Vec<u8>,
+}
+
+impl ProbeValue {
+    /// Contents as integers.
+    pub fn ints(&self) -> Vec<i32> {
+        self.bytes.chunks_exact(4).map(|b| i32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+    }
+
+    /// Contents as floats.
+    pub fn floats(&self) -> Vec<f32> {
+        match self.dtype {
+            DType::Bf16 => {
+                self.bytes.chunks_exact(2).map(|b| half::bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect()
+            }
+            _ => self.bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
+        }
+    }
+}
+
+/// What a step gives.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct StepOutput {
+    /// Logits `[out_rows, vocab_size]`.
+    pub logits: Vec<f32>,
+    /// Other probes in the schedule's order, where they were asked for.
+    pub probes: Vec<ProbeValue>,
+}
+
+impl StepOutput {
+    /// Puts a probe where it belongs.
+    pub fn push(&mut self, value: ProbeValue) {
+        if value.name == LOGITS {
+            self.logits = value.floats();
+        } else {
+            self.probes.push(value);
+        }
+    }
+}
+
+/// Name of the probe that every schedule has.
+pub const LOGITS: &str = "logits";
+
+/// A device with a model's weights and states on it.
+pub trait Device: Send {
+    /// Runs one step. States advance; everything else of a step is gone after it.
+    ///
+    /// # Errors
+    /// A step that does not fit, or a device that fails.
+    fn run_step(&mut self, phase: Phase, input: &StepInput<'_>) -> Result<StepOutput, DeviceError>;
+}
+
+/// A device by name: `cpu`, `cuda:N`.
+///
+/// # Errors
+/// An unknown name, a bundle that the device cannot run, weights that do not fit it.
+pub fn open(
+    name: &str,
+    bundle: &Bundle,
+    weights: &mut WeightStore,
+    capacity: Capacity,
+    threads: usize,
+) -> Result<Box<dyn Device>, DeviceError> {
+    one_rank(&bundle.manifest)?;
+    match name {
+        "cpu" => Ok(Box::new(crate::cpu::CpuDevice::new(bundle, weights, capacity, threads)?)),
+        _ => Err(DeviceError::Unsupported(format!("there is no device `{name}`; `cpu` is one"))),
+    }
+}
+
+/// Refuses bundles whose shapes are for one of several ranks.
+///
+/// # Errors
+/// The bundle was built for more than one.
+pub fn one_rank(manifest: &Manifest) -> Result<(), DeviceError> {
+    match manifest.model.tp.max(manifest.model.ep) {
+        0 | 1 => Ok(()),
+        ranks => Err(DeviceError::Unsupported(format!(
+            "this bundle needs {ranks} ranks (tp {}, ep {}); a run of a single rank needs one built without them",
+            manifest.model.tp, manifest.model.ep
+        ))),
+    }
+}
+
+/// The schedule of a phase: of the first target that has one.
+///
+/// # Errors
+/// The bundle has none.
+pub fn schedule(manifest: &Manifest, phase: Phase) -> Result<&ScheduleEntry, DeviceError> {
+    let found = manifest.schedules.iter().find(|s| s.phase == phase);
+    found.ok_or_else(|| DeviceError::Unsupported(format!("this bundle has no {} schedule", phase.name())))
+}
+
+/// Bytes of each slot of a schedule: of the largest buffer that lives in it.
+pub fn slot_bytes(schedule: &ScheduleEntry, env: &Env) -> Vec<u64> {
+    let n = schedule.buffers.iter().map(|b| b.slot as usize + 1).max().unwrap_or(0);
+    let mut bytes = vec![0; n];
+    for b in &schedule.buffers {
+        let slot: &mut u64 = &mut bytes[b.slot as usize];
+        *slot = (*slot).max(tensor_type(b.dtype, &b.shape).bytes().eval(env));
+    }
+    bytes
+}

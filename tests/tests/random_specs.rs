@@ -1,0 +1,220 @@
+//! Random architectures: interpreter = CPU kernels = fused = unfused, chunked = one-shot = token by token,
+//! together = alone.
+
+use dsc_cli::compile::Model as Spec;
+use dsc_ir::schedule::Phase;
+use dsc_passes::pipeline::Select;
+use dsc_runtime::bundle::Bundle;
+use dsc_runtime::executor::Capacity;
+use dsc_runtime::model::{LoadOptions, Model, Rows, StepTable, Want};
+use dsc_tests::{Session, build, max_diff, model_of};
+use proptest::prelude::*;
+use std::fmt::Write as _;
+
+/// Choices of a random architecture.
+#[derive(Debug, Clone)]
+struct Draw {
+    hidden: u64,
+    heads: u64,
+    head_dim: u64,
+    window: u64,
+    pattern: usize,
+    topk: u64,
+    streams: u64,
+    single_pass: bool,
+    moe: bool,
+    experts: (u64, u64),
+    engram: bool,
+    packed: bool,
+    sink: bool,
+    seed: u64,
+}
+
+/// Layer patterns: ratios, sources of rows, sources of selections, and more keys of `compress` and `index`.
+const PATTERNS: [(&str, &str, &str, &str, &str); 7] = [
+    ("[0, 0]", "[]", "", "", ""),
+    ("[2, 2, 0]", "[0]", "[0]", "", ""),
+    ("[0, 1, 1, 1]", "[1]", "[1, 2]", "", ""),
+    ("[3, 3, 2, 2, 2]", "[0, 2]", "[0, 2, 3]", "", ""),
+    ("[2, 1, 1, 1]", "[0, 1]", "[0, 1, 2]", "", "candidates"),
+    ("[4, 8, 0, 4]", "[0, 1, 3]", "[0, 3]", "  dense_ratios: [8]\n  overlap_ratios: [4]\n  position_bias: true\n", "hidden"),
+    ("[1, 5, 5]", "[0, 1]", "[0, 1]", "", ""),
+];
+
+fn text(d: &Draw) -> String {
+    let (ratios, kv, index, compress, extra) = PATTERNS[d.pattern];
+    let layers = ratios.split(',').count();
+    let mut t = format!(
+        "name: random\nvocab_size: 61\nhidden_size: {}\nnum_hidden_layers: {layers}\nmax_position_embeddings: 4096\n\
+         rms_norm_eps: 1e-6\nattention:\n  num_attention_heads: {}\n  head_dim: {}\n  qk_rope_head_dim: {}\n  \
+         q_lora_rank: 32\n  o_groups: {}\n  o_lora_rank: 32\n  sliding_window: {}\n  attn_sink: {}\n  per_head_q_norm: {}\n\
+         rope:\n  rope_theta: 10000\n  compress_rope_theta: 160000\n  yarn:\n    factor: 16\n    \
+         original_max_position_embeddings: 1024\ncompress:\n  compress_ratios: {ratios}\n  kv_source_layer_ids: {kv}\n{compress}",
+        d.hidden,
+        d.heads,
+        d.head_dim,
+        d.head_dim / 4,
+        if d.heads % 2 == 0 { 2 } else { 1 },
+        d.window,
+        d.sink,
+        extra == "hidden",
+    );
+    if !index.is_empty() {
+        let _ = write!(
+            t,
+            "index:\n  index_source_layer_ids: {index}\n  index_n_heads: 8\n  index_head_dim: 32\n  index_topk: {}\n",
+            d.topk
+        );
+        match extra {
+            "hidden" => t.push_str("  keys_from: hidden\n  hadamard: true\n"),
+            "candidates" => {
+                let blocks = d.topk.div_ceil(2) + 1;
+                let _ = write!(
+                    t,
+                    "  candidates:\n    candidate_source_layer_id: 1\n    candidate_topk_blocks: {blocks}\n    candidate_block_size: 2\n"
+                );
+            }
+            _ => {}
+        }
+    }
+    if d.streams > 1 {
+        let head = if d.single_pass { "last_pre" } else { "learned" };
+        let _ = write!(
+            t,
+            "residual:\n  hc_mult: {}\n  hc_sinkhorn_iters: 5\n  hc_eps: 1e-6\n  single_pass: {}\n  head: {head}\n",
+            d.streams, d.single_pass
+        );
+    }
+    if d.moe {
+        let _ = write!(
+            t,
+            "moe:\n  n_routed_experts: {}\n  num_experts_per_tok: {}\n  n_shared_experts: 1\n  moe_intermediate_size: 32\n  \
+             routed_scaling_factor: 1.5\n  swiglu_limit: 1.0\n",
+            d.experts.0, d.experts.1
+        );
+    } else {
+        t.push_str("dense_ffn:\n  intermediate_size: 64\n  swiglu_limit: 0.0\n");
+    }
+    if d.engram && d.streams > 1 {
+        t.push_str(
+            "engram:\n  engram_layer_ids: [1]\n  engram_num_embeddings: [196]\n  engram_max_ngram_size: 3\n  engram_n_heads: 2\n  \
+             engram_head_dim: 32\n  engram_vocab_size: 43\n  engram_compressed_vocab_size: 50\n  engram_pad_token_id: 2\n",
+        );
+    }
+    let caches = if d.packed { "packed" } else { "exact" };
+    let _ = write!(
+        t,
+        "weights:\n  dense: fp8_32\n  experts: fp4\nnumerics:\n  activations: f32\n  linear_inputs: exact\n  wo_a_input: exact\n  caches: {caches}\n"
+    );
+    t
+}
+
+fn draw() -> impl Strategy<Value = Draw> {
+    let sizes = (prop::sample::select(vec![32u64, 64, 96]), 1u64..=4, prop::sample::select(vec![32u64, 64]));
+    let shape = (prop::sample::select(vec![1u64, 2, 7, 16]), 0..PATTERNS.len(), 1u64..=9, 1u64..=4);
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    (sizes, shape, flags, (2u64..=5, 1u64..=2), 0u64..1000).prop_map(
+        |((hidden, heads, head_dim), (window, pattern, topk, streams), (a, b, c, d, e), experts, seed)| Draw {
+            hidden,
+            heads,
+            head_dim,
+            window,
+            pattern,
+            topk,
+            streams,
+            single_pass: a,
+            moe: b,
+            experts,
+            engram: c,
+            packed: d,
+            sink: e,
+            seed,
+        },
+    )
+}
+
+/// A bundle of the model, loaded with random weights.
+fn load(spec: &Spec, select: &Select, seed: u64) -> Model {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("bundle");
+    build(spec, select, &out);
+    let options = LoadOptions {
+        weights: format!("random:{seed}"),
+        engram_tables: None,
+        device: "cpu".into(),
+        threads: 1,
+        capacity: Capacity { n_seqs: 2, n_context: 64 },
+    };
+    Model::load(&Bundle::load(&out).unwrap(), &options).unwrap()
+}
+
+/// Logits of all rows of a sequence fed in runs of the given lengths.
+fn feed(m: &mut Model, seq: usize, ids: &[i32], runs: &[usize], phase: Phase) -> Vec<f32> {
+    let mut start = 0;
+    let mut logits = Vec::new();
+    for n in runs {
+        let mut table = StepTable::new();
+        table.push(seq, start, &ids[start..start + n]);
+        logits.extend(m.step(phase, &table, Want { rows: Rows::All, probes: false }).unwrap().logits);
+        start += n;
+    }
+    assert_eq!(start, ids.len());
+    logits
+}
+
+fn check(d: &Draw, ids: &[i32], cut: usize) {
+    let spec = model_of(&text(d), &[]);
+    let n = ids.len();
+    let (first, rest) = (cut % n, n - cut % n);
+    let cuts: Vec<usize> = [first, rest].into_iter().filter(|n| *n > 0).collect();
+
+    let fused = feed(&mut load(&spec, &Select::All, d.seed), 0, ids, &[n], Phase::Prefill);
+    let unfused = feed(&mut load(&spec, &Select::NoFusion, d.seed), 0, ids, &[n], Phase::Prefill);
+    assert_eq!(fused, unfused, "fused and unfused");
+
+    let mut m = load(&spec, &Select::All, d.seed);
+    assert_eq!(feed(&mut m, 1, ids, &cuts, Phase::Prefill), fused, "chunked at {cuts:?}");
+    let mut m = load(&spec, &Select::All, d.seed);
+    assert_eq!(feed(&mut m, 0, ids, &vec![1; n], Phase::Decode), fused, "token by token");
+
+    // Another sequence runs along: nothing changes.
+    let mut m = load(&spec, &Select::All, d.seed);
+    let vocab = fused.len() / n;
+    let mut table = StepTable::new();
+    table.push(1, 0, &[5, 9, 5]);
+    table.push(0, 0, ids);
+    let both = m.step(Phase::Prefill, &table, Want { rows: Rows::All, probes: false }).unwrap().logits;
+    assert_eq!(both[3 * vocab..], fused[..], "together and alone");
+
+    let mut s = Session::open(&spec, &format!("random:{}", d.seed), None, 1, 64);
+    s.step(&[(0, ids)]);
+    let scale = fused.iter().fold(1.0f32, |m, x| m.max(x.abs()));
+    let diff = max_diff(&s.logits(), &fused) / scale;
+    // A packed value that rounds the other way moves what follows: only exact caches are compared closely.
+    let bound = if d.packed { f32::INFINITY } else { 2e-5 };
+    assert!(diff <= bound, "interpreter and CPU differ by {diff}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    #[test]
+    fn all_executions_agree(d in draw(), ids in prop::collection::vec(0i32..61, 1..40), cut in 0usize..40) {
+        check(&d, &ids, cut);
+    }
+}
+
+/// Lengths around the edges: 1, the window, and twice the selected span.
+#[test]
+fn edge_lengths_agree() {
+    let base = Draw {
+        hidden: 64, heads: 2, head_dim: 32, window: 7, pattern: 3, topk: 3, streams: 2, single_pass: true, moe: true,
+        experts: (4, 2), engram: true, packed: true, sink: true, seed: 7,
+    };
+    for n in [1usize, 6, 7, 8, 17, 18, 19] {
+        let ids: Vec<i32> = (0..n as i32).map(|i| (i * i * 7 + 3 * i) % 61).collect();
+        for cut in [0, 1, n / 2, n - 1] {
+            check(&base, &ids, cut);
+        }
+    }
+}
