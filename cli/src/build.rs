@@ -17,7 +17,7 @@ use dsc_ir::target::Target;
 use dsc_passes::explain::kv;
 use indexmap::IndexMap;
 use serde_json::json;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Arguments of `dsc build`.
@@ -58,9 +58,6 @@ pub struct BuildArgs {
 pub fn run(args: &BuildArgs, output: &mut Output<'_>) -> Result<(), Failure> {
     let started = Instant::now();
     let targets = targets(&args.target)?;
-    if !args.emit.is_empty() && is_archive(&args.output) {
-        return Err(Failure::Input("--emit writes into a folder, and -o names an archive".into()));
-    }
     let checked = input::spec(&args.spec, &args.overrides, output)?;
     let model = Model::new(&checked.spec)?;
     let mut scheduled = Vec::new();
@@ -74,22 +71,18 @@ pub fn run(args: &BuildArgs, output: &mut Output<'_>) -> Result<(), Failure> {
     }
     let schedules: Vec<Schedule> = scheduled.into_iter().map(|s| s.schedule).collect();
     let spec_text = spec_text::render(&checked.spec);
+    let emit = emit::files(&args.emit, &model, &spec_text, &schedules, &targets)?;
     let bundle = bundle::Input {
         model: model.manifest_model(),
-        spec_text: spec_text.clone(),
+        spec_text,
         schedules: &schedules,
         targets: &targets,
-        emit: Vec::new(),
+        emit,
         emit_plans: false,
     };
     let cache = if args.no_cache { None } else { Cache::of_user() };
     let report = bundle::build(&bundle, &args.output, cache.as_ref())?;
-    emit::write(&args.emit, &args.output, &model, &spec_text, &schedules)?;
     done(args, &model, &targets, &schedules, &report, started.elapsed(), output)
-}
-
-fn is_archive(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(".tar.zst"))
 }
 
 /// The targets named, each architecture once.

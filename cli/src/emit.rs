@@ -1,16 +1,18 @@
 //! Intermediate forms for people: `--emit` into `BUNDLE/emit/`, `--dump-passes` into any folder.
 //!
-//! Nothing here is part of a bundle: the manifest does not list it, and no runtime reads it.
+//! No runtime reads them.
 
 use crate::compile::Model;
 use crate::failure::Failure;
 use clap::ValueEnum;
+use dsc_codegen::cpu;
+use dsc_codegen::loops::Func;
 use dsc_codegen::lower::{self, LowerOptions};
 use dsc_ir::kernel::{Kernel, Role};
-use dsc_ir::manifest;
 use dsc_ir::schedule::{Arg, Launch, Phase, Schedule};
 use dsc_ir::target::Target;
 use dsc_passes::pipeline::{Dump, Select};
+use rayon::prelude::*;
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::fs;
@@ -33,38 +35,86 @@ pub enum Kind {
     Clif,
     /// Every schedule as a Graphviz graph
     Dot,
-    /// The manifest
+    /// The manifest, which every bundle has as manifest.json
     Manifest,
 }
 
-/// Rows at a time of the loop programs shown.
+/// Rows at a time of the code shown: as in bundles.
 const ROW_BLOCK: u64 = 8;
 
-/// Writes the forms asked for into the `emit` folder of a bundle.
+/// Paths below `emit/`, and texts.
+pub type Files = Vec<(String, String)>;
+
+/// The forms asked for.
 ///
 /// # Errors
-/// Files that cannot be written.
-pub fn write(
+/// A defect of dsc: a kernel without code.
+pub fn files(
     kinds: &[Kind],
-    bundle: &Path,
     model: &Model,
     spec_text: &str,
     schedules: &[Schedule],
-) -> Result<(), Failure> {
-    let folder = bundle.join("emit");
+    targets: &[Target],
+) -> Result<Files, Failure> {
+    let mut files = Files::new();
     for kind in kinds {
         match kind {
-            Kind::Spec => file(&folder, "spec.yaml", spec_text)?,
-            Kind::Ir => file(&folder, "graph.dsir", &dsc_ir::text::print(&model.lowered.graph))?,
-            Kind::Schedule => each(schedules, &folder, "txt", schedule_text)?,
-            Kind::Dot => each(schedules, &folder, "dot", dot)?,
-            Kind::Plan => plans(schedules, &folder)?,
-            Kind::Ptx => copies(bundle, &folder, "ptx")?,
-            Kind::Clif => copies(bundle, &folder, "clif")?,
-            Kind::Manifest => copy(&bundle.join(manifest::FILE), &folder, manifest::FILE)?,
+            Kind::Spec => files.push(("spec.yaml".into(), spec_text.to_owned())),
+            Kind::Ir => files.push(("graph.dsir".into(), dsc_ir::text::print(&model.lowered.graph))),
+            Kind::Schedule => files.extend(schedules.iter().map(|s| (named_after(s, ".txt"), schedule_text(s)))),
+            Kind::Dot => files.extend(schedules.iter().map(|s| (named_after(s, ".dot"), dot(s)))),
+            Kind::Plan => files.extend(of_kernels(schedules, "loops", |_, k| Ok(Some(plan(k)?.to_string())))?),
+            Kind::Clif => files.extend(of_kernels(schedules, "clif", |_, k| clif(k).map(Some))?),
+            Kind::Ptx => files.extend(of_kernels(schedules, "ptx", |s, k| Ok(ptx(s, k, targets)))?),
+            Kind::Manifest => {}
         }
     }
-    Ok(())
+    // A kind may be named twice.
+    files.sort();
+    files.dedup();
+    Ok(files)
+}
+
+/// A file name of a schedule.
+fn named_after(s: &Schedule, ending: &str) -> String {
+    format!("{}.{}{ending}", s.phase.name(), s.target)
+}
+
+/// One text for each kernel of each schedule that has one.
+fn of_kernels(
+    schedules: &[Schedule],
+    extension: &str,
+    text: impl Fn(&Schedule, &Kernel) -> Result<Option<String>, Failure> + Sync,
+) -> Result<Files, Failure> {
+    let kernels: Vec<(&Schedule, &Kernel)> =
+        schedules.iter().flat_map(|s| s.kernels.iter().map(move |k| (s, k))).collect();
+    let one = |(s, k): &(&Schedule, &Kernel)| {
+        let name = named_after(s, &format!("/{}.{extension}", k.name));
+        Ok(text(s, k)?.map(|text| (name, text)))
+    };
+    let files: Vec<Option<(String, String)>> = kernels.par_iter().map(one).collect::<Result<_, Failure>>()?;
+    Ok(files.into_iter().flatten().collect())
+}
+
+fn plan(k: &Kernel) -> Result<Func, Failure> {
+    let options = LowerOptions { row_block: ROW_BLOCK, dense: true };
+    lower::lower(k, &k.name, &options).map_err(|error| Failure::Defect(error.to_string()))
+}
+
+fn clif(k: &Kernel) -> Result<String, Failure> {
+    cpu::emit(&plan(k)?).map_err(|error| Failure::Defect(format!("kernel `{}`: {error}", k.name)))
+}
+
+/// PTX for the target of a schedule; a kernel that has none is named in the report of the build.
+#[cfg(feature = "nvptx")]
+fn ptx(s: &Schedule, k: &Kernel, targets: &[Target]) -> Option<String> {
+    let target = targets.iter().find(|target| target.name == s.target && !target.is_cpu())?;
+    dsc_codegen::gpu::emit(k, &k.name, target).ok().map(|made| made.ptx)
+}
+
+#[cfg(not(feature = "nvptx"))]
+fn ptx(_: &Schedule, _: &Kernel, _: &[Target]) -> Option<String> {
+    None
 }
 
 /// Writes the state after every pass, for both phases.
@@ -89,42 +139,6 @@ fn file(folder: &Path, name: &str, text: &str) -> Result<(), Failure> {
     let failed = |error| Failure::Machine(format!("cannot write `{}`: {error}", path.display()));
     fs::create_dir_all(path.parent().unwrap_or(folder)).map_err(failed)?;
     fs::write(&path, text).map_err(failed)
-}
-
-fn copy(from: &Path, folder: &Path, name: &str) -> Result<(), Failure> {
-    let failed = |error| Failure::Machine(format!("cannot read `{}`: {error}", from.display()));
-    file(folder, name, &fs::read_to_string(from).map_err(failed)?)
-}
-
-/// Copies the kernel files of one kind.
-fn copies(bundle: &Path, folder: &Path, extension: &str) -> Result<(), Failure> {
-    let kernels = bundle.join("kernels");
-    let failed = |error| Failure::Machine(format!("cannot read `{}`: {error}", kernels.display()));
-    for entry in fs::read_dir(&kernels).map_err(failed)? {
-        let path = entry.map_err(failed)?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if path.extension().is_some_and(|e| e == extension) {
-            copy(&path, folder, &name)?;
-        }
-    }
-    Ok(())
-}
-
-fn each(schedules: &[Schedule], folder: &Path, ext: &str, text: fn(&Schedule) -> String) -> Result<(), Failure> {
-    let one = |s: &Schedule| file(folder, &format!("{}.{}.{ext}", s.phase.name(), s.target), &text(s));
-    schedules.iter().try_for_each(one)
-}
-
-fn plans(schedules: &[Schedule], folder: &Path) -> Result<(), Failure> {
-    let options = LowerOptions { row_block: ROW_BLOCK, dense: true };
-    for s in schedules {
-        for k in &s.kernels {
-            let func = lower::lower(k, &k.name, &options).map_err(|error| Failure::Defect(error.to_string()))?;
-            let name = format!("{}.{}/{}.loops", s.phase.name(), s.target, k.name);
-            file(folder, &name, &func.to_string())?;
-        }
-    }
-    Ok(())
 }
 
 /// Name of a value with its layer.

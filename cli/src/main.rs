@@ -59,7 +59,10 @@ impl Command {
 }
 
 fn main() -> ExitCode {
-    panic::set_hook(Box::new(|_| {}));
+    panic::set_hook(Box::new(|info| {
+        let place = info.location().map_or_else(String::new, |at| format!(" at {at}"));
+        let _ = writeln!(io::stderr(), "note: stopped{place}");
+    }));
     let code = panic::catch_unwind(AssertUnwindSafe(start)).unwrap_or_else(|payload| {
         let said = payload.downcast_ref::<&str>().map(|s| (*s).to_owned());
         let said = said.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_default();

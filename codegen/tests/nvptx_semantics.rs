@@ -19,6 +19,9 @@ use nvptx_common::emulator::{Launch, Order, Program};
 use nvptx_common::kernels::{group_linear, linear};
 use nvptx_common::{eval, programs, target};
 
+/// Contents of a kernel's parameters.
+type Buffers = Vec<Vec<u8>>;
+
 /// A small generator of repeatable numbers (Marsaglia's xorshift).
 struct Random(u64);
 
@@ -57,9 +60,15 @@ fn bf16_of(bytes: &[u8]) -> Vec<f32> {
 }
 
 /// Runs a kernel in both orders and gives its buffers.
-fn emulate(kernel: &GpuKernel, dims: Env, buffers: &[Vec<u8>]) -> Vec<Vec<u8>> {
+fn emulate(kernel: &GpuKernel, dims: Env, buffers: &[Vec<u8>]) -> Buffers {
+    let [up, down] = emulate_both(kernel, dims, buffers);
+    assert!(up == down, "{}: the order of threads matters", kernel.symbol);
+    up
+}
+
+fn emulate_both(kernel: &GpuKernel, dims: Env, buffers: &[Vec<u8>]) -> [Buffers; 2] {
     let program = Program::parse(&kernel.ptx);
-    let run = |order| {
+    [Order::Ascending, Order::Descending].map(|order| {
         let mut buffers = buffers.to_vec();
         let grid = [0, 1, 2].map(|i: usize| kernel.grid[i].eval(&dims) as u32);
         program.run(&mut Launch {
@@ -71,10 +80,7 @@ fn emulate(kernel: &GpuKernel, dims: Env, buffers: &[Vec<u8>]) -> Vec<Vec<u8>> {
             order,
         });
         buffers
-    };
-    let (up, down) = (run(Order::Ascending), run(Order::Descending));
-    assert!(up == down, "{}: the order of threads matters", kernel.symbol);
-    up
+    })
 }
 
 fn env(n_tokens: u64) -> Env {
@@ -82,7 +88,7 @@ fn env(n_tokens: u64) -> Env {
 }
 
 /// Runs a row program on the host and as PTX for two architectures.
-fn both(func: &Func, rows: u64, inputs: &[Vec<u8>]) -> Vec<(Vec<Vec<u8>>, Vec<Vec<u8>>)> {
+fn both(func: &Func, rows: u64, inputs: &[Vec<u8>]) -> Vec<(Buffers, Buffers)> {
     let mut want = inputs.to_vec();
     eval::run(func, rows, [rows, 1, 8, 1], &mut want);
     let one = |arch| {
@@ -278,4 +284,17 @@ fn a_gemm_row_does_not_depend_on_the_others_or_the_tile() {
     let all = run(RowsHint::Many, &x);
     assert_eq!(all, run(RowsHint::Few, &x));
     assert_eq!(all[2 * 80..3 * 80], run(RowsHint::Few, &x[200..300]));
+}
+
+#[test]
+fn a_missing_barrier_would_be_noticed() {
+    let mut r = Random(37);
+    let inputs = [f32_bytes(&r.floats(300, 1.0)), vec![0xFF; 6 * 4]];
+    let func = programs::top_k(300, 6);
+    let target = target("sm_90a");
+    let plan = RowPlan::new(&func, Expr::tokens(), &target).unwrap();
+    let mut kernel = emit_row(&func, &target, &plan).unwrap();
+    kernel.ptx = kernel.ptx.lines().filter(|l| !l.contains("bar.sync")).collect::<Vec<_>>().join("\n");
+    let [up, down] = emulate_both(&kernel, env(1), &inputs);
+    assert!(up != down);
 }

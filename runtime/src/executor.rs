@@ -94,7 +94,7 @@ impl StepInput<'_> {
         let columns = step::COLUMNS as usize;
         let n = self.n_tokens();
         let fail = |message: String| Err(DeviceError::Step(message));
-        if n == 0 || self.step.len() % columns != 0 {
+        if n == 0 || !self.step.len().is_multiple_of(columns) {
             return fail(format!("a step table of {} cells has no whole rows", self.step.len()));
         }
         for (t, row) in self.step.chunks_exact(columns).enumerate() {

@@ -1,4 +1,5 @@
 //! Bundles: the same from a folder and an archive, and refused by name when anything is not as listed.
+#![allow(clippy::unwrap_used)] // helpers of tests
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! The executor, generation and the commands on the tiny bundle.
+#![allow(clippy::unwrap_used)] // helpers of tests
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! Checkpoints and packing: fixtures' tensors in kernel layouts, names, and everything that is refused.
+#![allow(clippy::unwrap_used)] // helpers of tests
 
 mod common;
 

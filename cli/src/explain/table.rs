@@ -6,6 +6,7 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use dsc_ir::target::Target;
 use dsc_passes::explain::{Explanation, KernelFacts, Kv, KvLayer, LayerKind, PhaseFacts, PhaseRemark};
 use indexmap::IndexMap;
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 /// Columns of a table.
@@ -229,9 +230,12 @@ fn remark_summary(text: &mut String, remarks: &[PhaseRemark], output: &Output<'_
     push(text, &t);
 }
 
+/// Phase, pass, whether it was done, what, why, bytes saved.
+type Decision<'e> = (&'e str, &'e str, bool, &'e str, &'e str, &'e str);
+
 /// Every distinct decision, with the layers it was taken in.
 fn all_remarks(text: &mut String, remarks: &[PhaseRemark], output: &Output<'_>) {
-    let mut alike: IndexMap<(&str, &str, bool, &str, &str, &str), Vec<u32>> = IndexMap::new();
+    let mut alike: IndexMap<Decision<'_>, BTreeSet<u32>> = IndexMap::new();
     for r in remarks {
         let key =
             (&*r.phase, r.remark.pass, r.remark.taken, &*r.remark.what, &*r.remark.reason, &*r.remark.bytes_saved);
@@ -240,7 +244,12 @@ fn all_remarks(text: &mut String, remarks: &[PhaseRemark], output: &Output<'_>) 
     let _ = writeln!(text, "{}\n", output.bold("What the passes did, and left"));
     for ((phase, pass, taken, what, reason, saved), layers) in alike {
         let taken = if taken { "done" } else { "left" };
-        let layers = if layers.is_empty() { String::new() } else { format!(" (layers {})", ranges(&layers)) };
+        let layers: Vec<u32> = layers.into_iter().collect();
+        let layers = match layers[..] {
+            [] => String::new(),
+            [layer] => format!(" (layer {layer})"),
+            _ => format!(" (layers {})", ranges(&layers)),
+        };
         let _ = writeln!(text, "  {phase} {pass} {taken}: {what}{layers}\n      {reason}");
         if !saved.is_empty() {
             let _ = writeln!(text, "      saves {saved} B");

@@ -54,7 +54,7 @@ fn wrong_command_lines() {
         &["explain", &tiny, "--context", "0"],
         &["explain", &tiny, "--kernel", "no-such-kernel"],
         &["explain", &repo("specs/deepseek-v4.1-flash.yaml"), "--tp", "3"],
-        &["build", &tiny, "-o", "x.tar.zst", "--emit", "ir"],
+        &["build", &tiny, "-o", "never", "--emit", "nothing"],
         &["explain", &repo("specs")],
     ] {
         let ran = dsc(args);

@@ -60,7 +60,8 @@ fn phases_kernels_and_sizes_are_chosen() {
     let facts = json(&["explain", &spec, "--phase", "prefill", "--kernel", "sparse*rope"]);
     assert_eq!(facts["phases"].as_object().unwrap().keys().collect::<Vec<_>>(), ["prefill"]);
     let kernels = facts["phases"]["prefill"]["layer_kinds"].as_array().unwrap();
-    let names = kernels.iter().flat_map(|kind| kind["kernels"].as_array().unwrap()).map(|k| k["name"].as_str().unwrap());
+    let names =
+        kernels.iter().flat_map(|kind| kind["kernels"].as_array().unwrap()).map(|k| k["name"].as_str().unwrap());
     assert!(names.clone().count() > 0);
     names.for_each(|name| assert!(name.starts_with("sparse_attention_rope"), "{name}"));
 
@@ -84,7 +85,8 @@ fn without_fusion_there_is_a_launch_per_op() {
 #[test]
 fn overrides_are_part_of_the_spec() {
     let spec = repo("specs/deepseek-v4.1-flash.yaml");
-    let facts = json(&["explain", &spec, "--set", "numerics.caches=exact", "--set", "budgets=null", "--phase", "decode"]);
+    let facts =
+        json(&["explain", &spec, "--set", "numerics.caches=exact", "--set", "budgets=null", "--phase", "decode"]);
     // Rows of bf16: (1024 + 256) * (3 / 2 + 1).
     assert_eq!(facts["kv"]["bytes_per_token"], json!(3200));
     let split = json(&["explain", &spec, "--tp", "4", "--ep", "4", "--phase", "decode"]);

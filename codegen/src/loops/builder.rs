@@ -1,5 +1,6 @@
 //! Writes loop programs. Constants fold and repeat only once per nesting level of code that asks for them.
 
+use super::prune::prune;
 use super::{Acc, Carry, Cmp, Combine, FOp, FUn, Func, IOp, Inst, Mem, Param, Place, Scratch, Stmt, Ty, Var};
 use dsc_ir::expr::{Expr, Sym};
 use std::collections::HashMap;
@@ -12,6 +13,8 @@ pub struct Builder {
     row_block: u64,
     types: Vec<Ty>,
     known: HashMap<Var, i64>,
+    /// Values that are another value and a constant.
+    sums: HashMap<Var, (Var, i64)>,
     stack: Vec<Vec<Stmt>>,
 }
 
@@ -25,18 +28,21 @@ impl Builder {
             row_block,
             types: Vec::new(),
             known: HashMap::new(),
+            sums: HashMap::new(),
             stack: vec![Vec::new()],
         }
     }
 
-    /// The finished function.
+    /// The finished function, without values that nothing uses.
     pub fn finish(mut self) -> Func {
+        let mut body = self.stack.pop().unwrap_or_default();
+        prune(&mut body);
         Func {
             name: self.name,
             params: self.params,
             scratch: self.scratch,
             row_block: self.row_block,
-            body: self.stack.pop().unwrap_or_default(),
+            body,
             types: self.types,
         }
     }
@@ -139,9 +145,10 @@ impl Builder {
         acc.unwrap_or_else(|| self.int(0))
     }
 
-    /// Integer operation; folds constants and neutral elements.
+    /// Integer operation; folds constants and neutral elements, and moves constant terms of sums outwards, so that
+    /// neighbouring addresses differ in their last constant alone.
     pub fn i(&mut self, op: IOp, a: Var, b: Var) -> Var {
-        let (ka, kb) = (self.known.get(&a).copied(), self.known.get(&b).copied());
+        let (ka, kb) = (self.known(a), self.known(b));
         if let (Some(x), Some(y)) = (ka, kb)
             && let Some(c) = fold_int(op, x, y)
         {
@@ -152,8 +159,44 @@ impl Builder {
             (IOp::Add | IOp::Sub | IOp::Or | IOp::Xor | IOp::Shl | IOp::Shr, _, Some(0))
             | (IOp::Mul | IOp::Div, _, Some(1)) => a,
             (IOp::Mul, _, Some(0)) | (IOp::Mul, Some(0), _) => self.int(0),
+            (IOp::Add, ..) => self.sum(a, b),
+            (IOp::Mul, None, Some(c)) => self.scaled(a, c).unwrap_or_else(|| self.def(Ty::I, Inst::I(op, a, b))),
+            (IOp::Mul, Some(c), None) => self.scaled(b, c).unwrap_or_else(|| self.def(Ty::I, Inst::I(op, a, b))),
             _ => self.def(Ty::I, Inst::I(op, a, b)),
         }
+    }
+
+    /// A value as another one, if it is no constant, and a constant.
+    fn parts(&self, v: Var) -> (Option<Var>, i64) {
+        match (self.known(v), self.sums.get(&v)) {
+            (Some(c), _) => (None, c),
+            (None, Some((base, c))) => (Some(*base), *c),
+            (None, None) => (Some(v), 0),
+        }
+    }
+
+    fn sum(&mut self, a: Var, b: Var) -> Var {
+        let ((x, c), (y, d)) = (self.parts(a), self.parts(b));
+        let constant = c.wrapping_add(d);
+        let base = match (x, y) {
+            (Some(x), Some(y)) => self.def(Ty::I, Inst::I(IOp::Add, x, y)),
+            (Some(v), None) | (None, Some(v)) => v,
+            (None, None) => return self.int(constant),
+        };
+        if constant == 0 {
+            return base;
+        }
+        let term = self.int(constant);
+        let v = self.def(Ty::I, Inst::I(IOp::Add, base, term));
+        self.sums.insert(v, (base, constant));
+        v
+    }
+
+    /// `(base + c) * factor` as `base * factor + c * factor`.
+    fn scaled(&mut self, v: Var, factor: i64) -> Option<Var> {
+        let (base, c) = self.sums.get(&v).copied()?;
+        let (product, term) = (self.imul_c(base, factor), self.int(c.wrapping_mul(factor)));
+        Some(self.sum(product, term))
     }
 
     /// `a + b`.
@@ -312,19 +355,44 @@ impl Builder {
         init: [Var; N],
         f: impl FnOnce(&mut Builder, Var, [Var; N]) -> [Var; N],
     ) -> [Var; N] {
+        let mut outs = init;
+        let last = self.fold_all(lo, hi, &init, |b, i, phis| {
+            let mut held = init;
+            held.copy_from_slice(phis);
+            f(b, i, held).to_vec()
+        });
+        outs.copy_from_slice(&last);
+        outs
+    }
+
+    /// The same for a number of values known only here; `f` returns as many as it gets.
+    pub fn fold_all(
+        &mut self,
+        lo: Var,
+        hi: Var,
+        init: &[Var],
+        f: impl FnOnce(&mut Builder, Var, &[Var]) -> Vec<Var>,
+    ) -> Vec<Var> {
         let var = self.var(Ty::I);
-        let phis = init.map(|v| {
-            let ty = self.ty(v);
-            self.var(ty)
-        });
-        let (body, next) = self.nested(|b| f(b, var, phis));
-        let outs = init.map(|v| {
-            let ty = self.ty(v);
-            self.var(ty)
-        });
-        let carries = (0..N).map(|i| Carry { init: init[i], phi: phis[i], next: next[i], out: outs[i] }).collect();
+        let phis = self.like(init);
+        let (body, next) = self.nested(|b| f(b, var, &phis));
+        let outs = self.like(init);
+        let values = init.iter().zip(&phis).zip(next.iter().zip(&outs));
+        let carries = values.map(|((init, phi), (next, out))| Carry { init: *init, phi: *phi, next: *next, out: *out });
+        let carries = carries.collect();
         self.push(Stmt::For { var, lo, hi, carries, body });
         outs
+    }
+
+    /// New values of the types of these.
+    fn like(&mut self, values: &[Var]) -> Vec<Var> {
+        values
+            .iter()
+            .map(|v| {
+                let ty = self.ty(*v);
+                self.var(ty)
+            })
+            .collect()
     }
 
     /// Independent iterations `0 .. n`.

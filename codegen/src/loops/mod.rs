@@ -15,6 +15,7 @@
 
 mod builder;
 mod print;
+mod prune;
 mod verify;
 
 pub use builder::Builder;

@@ -19,6 +19,7 @@ const TILE: u64 = 16;
 /// Softmax attention of all heads of a row over one shared latent.
 pub fn sparse_attention(cx: &mut Cx<'_>, n: &Node, o: &op::SparseAttention) -> Result<(), LowerError> {
     let (q, steps, out) = (cx.input(n, 0)?, cx.input(n, 3)?, cx.output(n, 0)?);
+    cx.decoder(&q);
     let attention = Attention::new(cx, n, o, &q)?;
     let queries = (!q.is_f32()).then(|| cx.panel("queries", q.lines, q.channels));
     cx.rows(|b, at| {
@@ -67,6 +68,10 @@ impl<'a> Attention<'a> {
         }
         let first = 4 + usize::from(o.sink);
         let (heads, d) = (q.lines, q.channels);
+        let pages = if o.select == Select::None { None } else { Some((cx.input(n, first)?, cx.size(n, first, 1)?)) };
+        for view in [&history.rows, &history.ring].into_iter().chain(pages.as_ref().map(|(pages, _)| pages)) {
+            cx.decoder(view);
+        }
         Ok(Attention {
             flow: cx.flow,
             op: o,
@@ -74,7 +79,7 @@ impl<'a> Attention<'a> {
             d,
             history,
             sink: if o.sink { Some(cx.input(n, 4)?) } else { None },
-            pages: if o.select == Select::None { None } else { Some((cx.input(n, first)?, cx.size(n, first, 1)?)) },
+            pages,
             listed: if o.select == Select::Listed { Some(cx.input(n, first + 1)?) } else { None },
             panel: cx.panel("kv", TILE, d),
             scores: cx.panel("scores", heads, TILE),
@@ -269,7 +274,7 @@ impl Pass<'_> {
     fn accumulate(&self, b: &mut Builder, s: &Segment, first: Var, n: Var, peaks: &Line, totals: &Line) {
         self.score(b, s, first, n);
         let a = self.attention;
-        let (zero, heads, d) = (b.int(0), b.int(a.heads), b.int(a.d));
+        let (zero, heads) = (b.int(0), b.int(a.heads));
         b.lanes(heads, |b, h| {
             let (scores, peak, total) = (a.scores.line(b, h), peaks.load(b, h), totals.load(b, h));
             let [total] = b.fold_(zero, n, [total], |b, j, [total]| {
@@ -282,16 +287,32 @@ impl Pass<'_> {
             });
             totals.store(b, h, total);
         });
+        self.weigh(b, n);
+    }
+
+    /// Adds the rows of a tile, weighted by their probabilities, to the sums; a strip of channels a lane.
+    fn weigh(&self, b: &mut Builder, n: Var) {
+        let a = self.attention;
+        let width = a.flow.strip(a.d);
+        let (zero, heads, strips) = (b.int(0), b.int(a.heads), b.int(a.d / width));
         let ahead = |b: &mut Builder, h: Var| (a.scores.line(b, h), a.sums.line(b, h));
-        a.flow.grid(b, heads, d, ahead, |b, (probabilities, sums), c| {
-            let sum = sums.load(b, c);
-            let [sum] = b.fold_(zero, n, [sum], |b, j, [sum]| {
-                let row = a.panel.line(b, j);
-                let (p, v) = (probabilities.load(b, j), row.load(b, c));
-                let product = b.fmul(p, v);
-                [b.fadd(sum, product)]
+        a.flow.grid(b, heads, strips, ahead, |b, (probabilities, sums), strip| {
+            let first = b.imul_c(strip, width as i64);
+            let channels: Vec<Var> = (0..width).map(|i| b.iadd_c(first, i as i64)).collect();
+            let old: Vec<Var> = channels.iter().map(|c| sums.load(b, *c)).collect();
+            let new = b.fold_all(zero, n, &old, |b, j, held| {
+                let (row, p) = (a.panel.line(b, j), probabilities.load(b, j));
+                let mut next = Vec::new();
+                for (sum, c) in held.iter().zip(&channels) {
+                    let v = row.load(b, *c);
+                    let product = b.fmul(p, v);
+                    next.push(b.fadd(*sum, product));
+                }
+                next
             });
-            sums.store(b, c, sum);
+            for (sum, c) in new.iter().zip(&channels) {
+                sums.store(b, *c, *sum);
+            }
         });
     }
 

@@ -1,6 +1,6 @@
 //! The small float formats in integer operations: bit for bit what `dsc_ir::format` defines.
 
-use crate::loops::{Builder, Cmp, FUn, IOp, Var};
+use crate::loops::{Builder, Cmp, FUn, IOp, Mem, Place, Var};
 use dsc_ir::format::{FP4_AMAX_FLOOR, FP8_AMAX_FLOOR, MXFP4_AMAX_FLOOR};
 
 /// How the scale of a group is stored and found.
@@ -203,4 +203,59 @@ pub fn bf16_round(b: &mut Builder, x: Var) -> Var {
     let y = b.from_bits(rounded);
     let is_number = b.cmp(Cmp::Eq, x, x);
     b.select(is_number, y, x)
+}
+
+/// Scratch tables of decoded bytes. A CPU decodes panels by them; elsewhere bits are cheaper than memory.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Tables {
+    /// Value of each E4M3 byte.
+    pub e4m3: Option<Place>,
+    /// Both values of each byte of E2M1 codes, the low nibble first.
+    pub e2m1: Option<Place>,
+}
+
+impl Tables {
+    /// Fills a table of E4M3 bytes, of [`Tables::E4M3_BYTES`].
+    pub fn fill_e4m3(b: &mut Builder, table: Place) {
+        let n = b.int(256);
+        b.lanes(n, |b, code| {
+            let (x, at) = (e4m3_decode(b, code), b.imul_c(code, 4));
+            b.store(table, at, Mem::F32, x);
+        });
+    }
+
+    /// Fills a table of bytes of E2M1 codes, of [`Tables::E2M1_BYTES`].
+    pub fn fill_e2m1(b: &mut Builder, table: Place) {
+        let n = b.int(256);
+        b.lanes(n, |b, byte| {
+            let (high, at) = (int_c(b, IOp::Shr, byte, 4), b.imul_c(byte, 8));
+            let (low, high) = (e2m1_decode(b, byte), e2m1_decode(b, high));
+            let next = b.iadd_c(at, 4);
+            b.store(table, at, Mem::F32, low);
+            b.store(table, next, Mem::F32, high);
+        });
+    }
+
+    /// Size of the table of E4M3 bytes.
+    pub const E4M3_BYTES: u64 = 256 * 4;
+    /// Size of the table of bytes of E2M1 codes.
+    pub const E2M1_BYTES: u64 = 256 * 8;
+
+    /// Value of an E4M3 byte.
+    pub fn e4m3(&self, b: &mut Builder, code: Var) -> Var {
+        let Some(table) = self.e4m3 else { return e4m3_decode(b, code) };
+        let at = b.imul_c(code, 4);
+        b.load(table, at, Mem::F32)
+    }
+
+    /// Both values of a byte of E2M1 codes.
+    pub fn e2m1(&self, b: &mut Builder, byte: Var) -> [Var; 2] {
+        let Some(table) = self.e2m1 else {
+            let high = int_c(b, IOp::Shr, byte, 4);
+            return [byte, high].map(|code| e2m1_decode(b, code));
+        };
+        let at = b.imul_c(byte, 8);
+        let next = b.iadd_c(at, 4);
+        [at, next].map(|at| b.load(table, at, Mem::F32))
+    }
 }

@@ -1,6 +1,7 @@
 //! What lowering knows of the kernel: where its values live, scratch, and the loops that every op uses.
 
-use super::view::{At, Line, View};
+use super::codec::Tables;
+use super::view::{At, Coding, Line, View};
 use super::{LowerError, LowerOptions};
 use crate::loops::{Builder, Func, IOp, Mem, Param, Place, Var};
 use dsc_ir::graph::{Def, Node, NodeId, ValueId};
@@ -48,7 +49,7 @@ impl<'k> Cx<'k> {
         let (row_begin, row_count) = (b.row_begin(), b.row_count());
         let mut cx = Cx {
             b,
-            flow: Flow { dense: opts.dense },
+            flow: Flow { dense: opts.dense, tables: Tables::default() },
             kernel,
             row_block: opts.row_block.max(1),
             row_begin,
@@ -124,6 +125,27 @@ impl<'k> Cx<'k> {
     pub fn panel(&mut self, name: &str, lines: u64, channels: u64) -> View {
         let place = self.temporary(name, lines * channels * 4);
         View::panel(place, channels)
+    }
+
+    /// Loops that decode values of a view to panels; on a CPU by a table, filled here on first use.
+    pub fn decoder(&mut self, view: &View) -> Flow {
+        if self.flow.dense {
+            let tables = &mut self.flow.tables;
+            match view.codec.coding {
+                Coding::E4m3 { .. } if tables.e4m3.is_none() => {
+                    let table = self.b.scratch("e4m3", Tables::E4M3_BYTES);
+                    Tables::fill_e4m3(&mut self.b, table);
+                    tables.e4m3 = Some(table);
+                }
+                Coding::E2m1 { .. } if tables.e2m1.is_none() => {
+                    let table = self.b.scratch("e2m1", Tables::E2M1_BYTES);
+                    Tables::fill_e2m1(&mut self.b, table);
+                    tables.e2m1 = Some(table);
+                }
+                Coding::E4m3 { .. } | Coding::E2m1 { .. } | Coding::Plain(_) => {}
+            }
+        }
+        self.flow
     }
 
     /// Most rows of a block.
@@ -210,9 +232,18 @@ impl<'k> Cx<'k> {
 pub struct Flow {
     /// Whether lanes run one after the other and the dense micro-kernel exists.
     pub dense: bool,
+    /// Tables that exist.
+    tables: Tables,
 }
 
 impl Flow {
+    /// Neighbouring channels that one lane does at once, so that their sums do not wait for each other; one
+    /// where lanes run side by side.
+    pub fn strip(self, channels: u64) -> u64 {
+        let widths: &[u64] = if self.dense { &[8, 4, 2] } else { &[] };
+        widths.iter().copied().find(|w| channels % w == 0).unwrap_or(1)
+    }
+
     /// Independent iterations over `outer x inner`; `ahead` computes what depends on the outer index alone.
     pub fn grid<S>(
         self,
@@ -272,7 +303,7 @@ impl Flow {
                         let channel = b.iadd_c(j, part.first as i64);
                         vec![source.load(b, channel)]
                     } else {
-                        source.load_run(b, &part, j, run)
+                        source.load_run(b, &part, j, run, &self.tables)
                     };
                     let to = b.iadd_c(j, part.first as i64);
                     for (i, value) in values.into_iter().enumerate() {

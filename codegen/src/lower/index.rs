@@ -3,7 +3,6 @@
 use super::LowerError;
 use super::cx::{Cx, Flow, Matrix};
 use super::linear::f32_rows;
-use super::math::sum;
 use super::state::{entry, step, visible};
 use super::view::{At, Line, Row, View};
 use crate::loops::{Builder, Cmp, Combine, IOp, Var};
@@ -19,7 +18,7 @@ pub fn index_scores(cx: &mut Cx<'_>, n: &Node, o: &op::IndexScores) -> Result<()
     let shared = o.block == 0 && cx.row_block() > 1;
     let most = if shared { cx.row_block() } else { 1 };
     let scorer = Scorer {
-        flow: cx.flow,
+        flow: cx.decoder(&keys),
         q: f32_rows(cx, &q)?,
         heads: q.lines,
         weights: cx.input(n, 1)?,
@@ -173,16 +172,31 @@ impl Scorer<'_> {
             let seen = self.seen(b, at);
             (b.imul_c(i, self.heads as i64), self.weights.row(b, at), self.out.row(b, at), seen)
         };
-        self.flow.grid(b, rows, n, ahead, |b, (line, weights, out, seen), j| {
-            let total = self.weighted(b, *line, weights, j);
-            let column = b.iadd(first, j);
-            let index = self.entry(b, blocks.as_ref(), column);
-            let (zero, none) = (b.int(0), b.float(f32::NEG_INFINITY));
-            let (exists, is_seen) = (b.cmp(Cmp::Ge, index, zero), b.cmp(Cmp::Lt, index, *seen));
-            let is_seen = b.and(exists, is_seen);
-            let score = b.select(is_seen, total, none);
-            out.store(b, column, score);
+        let width = self.flow.strip(TILE);
+        let up = b.iadd_c(n, width as i64 - 1);
+        let strips = b.idiv_c(up, width as i64);
+        self.flow.grid(b, rows, strips, ahead, |b, (line, weights, out, seen), strip| {
+            let left = b.imul_c(strip, width as i64);
+            let totals = self.weighted(b, *line, weights, left, width);
+            for (i, total) in totals.into_iter().enumerate() {
+                let j = b.iadd_c(left, i as i64);
+                let inside = b.cmp(Cmp::Lt, j, n);
+                b.if_(inside, |b| {
+                    let column = b.iadd(first, j);
+                    let index = self.entry(b, blocks.as_ref(), column);
+                    let score = self.visible_score(b, index, *seen, total);
+                    out.store(b, column, score);
+                });
+            }
         });
+    }
+
+    /// The score of an entry, -inf for none and for one that is not visible.
+    fn visible_score(&self, b: &mut Builder, index: Var, seen: Var, score: Var) -> Var {
+        let (zero, none) = (b.int(0), b.float(f32::NEG_INFINITY));
+        let (exists, is_seen) = (b.cmp(Cmp::Ge, index, zero), b.cmp(Cmp::Lt, index, seen));
+        let is_seen = b.and(exists, is_seen);
+        b.select(is_seen, score, none)
     }
 
     /// The line of an entry; of some entry that exists when there is no such one.
@@ -193,17 +207,25 @@ impl Scorer<'_> {
         entry(b, &self.keys, seq, self.entries, index)
     }
 
-    /// `scale * sum_h w_h relu(product_h)`.
-    fn weighted(&self, b: &mut Builder, line: Var, weights: &Row, j: Var) -> Var {
-        let total = sum(b, self.heads, |b, h| {
+    /// `scale * sum_h w_h relu(product_h)` of `width` columns from `left` on.
+    fn weighted(&self, b: &mut Builder, line: Var, weights: &Row, left: Var, width: u64) -> Vec<Var> {
+        let (lo, heads, none) = (b.int(0), b.int(self.heads), b.float(0.0));
+        let start = vec![none; width as usize];
+        let totals = b.fold_all(lo, heads, &start, |b, h, held| {
             let line = b.iadd(line, h);
-            let line = self.products.line(b, line);
-            let (w, product, zero) = (weights.load(b, h), line.load(b, j), b.float(0.0));
-            let negative = b.cmp(Cmp::Lt, product, zero);
-            let rectified = b.select(negative, zero, product);
-            b.fmul(w, rectified)
+            let (line, w) = (self.products.line(b, line), weights.load(b, h));
+            let mut next = Vec::new();
+            for (i, total) in held.iter().enumerate() {
+                let j = b.iadd_c(left, i as i64);
+                let (product, zero) = (line.load(b, j), b.float(0.0));
+                let negative = b.cmp(Cmp::Lt, product, zero);
+                let rectified = b.select(negative, zero, product);
+                let term = b.fmul(w, rectified);
+                next.push(b.fadd(*total, term));
+            }
+            next
         });
         let scale = b.float(self.op.scale);
-        b.fmul(total, scale)
+        totals.into_iter().map(|total| b.fmul(total, scale)).collect()
     }
 }

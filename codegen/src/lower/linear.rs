@@ -31,7 +31,7 @@ pub fn f32_rows(cx: &mut Cx<'_>, x: &View) -> Result<Matrix, LowerError> {
     }
     let rows = cx.row_block();
     let panel = cx.panel("rows", rows * x.lines, x.channels);
-    let (flow, count) = (cx.flow, cx.row_count());
+    let (flow, count) = (cx.decoder(x), cx.row_count());
     let b = &mut cx.b;
     let zero = b.int(0);
     let first = if x.local { zero } else { b.imul_c(begin, x.lines as i64) };
@@ -59,7 +59,7 @@ impl Product {
     fn new(cx: &mut Cx<'_>, w: &View, m: u64, n: u64) -> Product {
         let lines = panel_lines(w.channels, n);
         let weights = (!w.is_f32()).then(|| cx.panel("weights", lines, w.channels));
-        Product { flow: cx.flow, lines, weights, products: cx.panel("products", m, lines) }
+        Product { flow: cx.decoder(w), lines, weights, products: cx.panel("products", m, lines) }
     }
 
     /// `out_i[first_out + j] = x_i . w_(first + j)` for `j` in `0 .. n`.
@@ -192,8 +192,7 @@ pub fn expert_linear(cx: &mut Cx<'_>, n: &Node) -> Result<(), LowerError> {
         let row = row_of(cx, &out);
         parts.push((w, out.channels, product, row));
     }
-    let count = cx.row_count();
-    let flow = cx.flow;
+    let (count, flow) = (cx.row_count(), cx.decoder(&x));
     let b = &mut cx.b;
     let (zero, experts) = (b.int(0), b.int(experts));
     b.for_(zero, experts, |b, e| {

@@ -52,7 +52,7 @@ fn stats_by_dense(cx: &mut Cx<'_>, n: &Node, o: &MhcStats) -> Result<(), LowerEr
     let streams = f32_rows(cx, &x)?;
     let products = cx.panel("products", rows, m);
     let weights = if matrix.is_f32() { matrix.clone() } else { cx.panel("weights", m, k) };
-    let (flow, count) = (cx.flow, cx.row_count());
+    let (flow, count) = (cx.decoder(&matrix), cx.row_count());
     let b = &mut cx.b;
     let (zero, m, width, stride) = (b.int(0), b.int(m), b.int(k), b.int(4 * m));
     if !matrix.is_f32() {

@@ -3,7 +3,7 @@
 //! A value is a list of *lines*, each of as many channels as its last axis. A row of the kernel owns a constant
 //! number of consecutive lines; weights and states are read by line number.
 
-use super::codec::{self, Scale};
+use super::codec::{self, Scale, Tables};
 use crate::loops::{Builder, Cmp, IOp, Mem, Place, Var};
 use dsc_ir::dtype::{DType, RowFormat, WeightFormat};
 use dsc_ir::expr::Expr;
@@ -373,7 +373,7 @@ impl Line {
 
     /// Channels `j .. j + n` of a part, counted from its start, for `n` that divides its groups (and is even
     /// where two channels share a byte) and `j` a multiple of `n`.
-    pub fn load_run(&self, b: &mut Builder, part: &Part, j: Var, n: u64) -> Vec<Var> {
+    pub fn load_run(&self, b: &mut Builder, part: &Part, j: Var, n: u64, tables: &Tables) -> Vec<Var> {
         let data = b.iadd_c(self.data, part.offset as i64);
         match part.coding {
             Coding::Plain(mem) => {
@@ -386,14 +386,14 @@ impl Line {
                 let mut run = Vec::new();
                 for i in 0..n {
                     let code = load_at(b, self.place, at, i, Mem::U8);
-                    let x = codec::e4m3_decode(b, code);
+                    let x = tables.e4m3(b, code);
                     run.push(b.fmul(x, scale));
                 }
                 run
             }
             Coding::E2m1 { group, scale } => {
                 let scale = self.load_scale(b, j, group, scale);
-                self.load_nibbles(b, data, j, n, scale)
+                self.load_nibbles(b, data, (j, n), scale, tables)
             }
         }
     }
@@ -405,17 +405,14 @@ impl Line {
         scale.decode(b, code)
     }
 
-    fn load_nibbles(&self, b: &mut Builder, data: Var, j: Var, n: u64, scale: Var) -> Vec<Var> {
+    fn load_nibbles(&self, b: &mut Builder, data: Var, (j, n): (Var, u64), scale: Var, tables: &Tables) -> Vec<Var> {
         let byte = b.idiv_c(j, 2);
         let at = b.iadd(data, byte);
         let mut run = Vec::new();
         for i in 0..n / 2 {
-            let low = load_at(b, self.place, at, i, Mem::U8);
-            let high = codec::int_c(b, IOp::Shr, low, 4);
-            for code in [low, high] {
-                let x = codec::e2m1_decode(b, code);
-                run.push(b.fmul(x, scale));
-            }
+            let byte = load_at(b, self.place, at, i, Mem::U8);
+            let pair = tables.e2m1(b, byte);
+            run.extend(pair.map(|x| b.fmul(x, scale)));
         }
         run
     }

@@ -13,15 +13,15 @@ use std::sync::Once;
 
 /// Processors of LLVM 22 from sm_75 on; `a` and `f` variants as suffixes. An unknown name is only a warning on
 /// standard error there.
-const PROCESSORS: [&str; 30] = [
+const PROCESSORS: [&str; 26] = [
     "sm_75", "sm_80", "sm_86", "sm_87", "sm_88", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_100a", "sm_100f", "sm_101",
     "sm_101a", "sm_101f", "sm_103", "sm_103a", "sm_103f", "sm_110", "sm_110a", "sm_110f", "sm_120", "sm_120a",
-    "sm_120f", "sm_121", "sm_121a", "sm_121f", "sm_70", "sm_72", "sm_60", "sm_61",
+    "sm_120f", "sm_121", "sm_121a", "sm_121f",
 ];
 
-/// Versions of PTX that LLVM 22 writes, from the first with `bf16` on.
-const PTX_VERSIONS: [u32; 19] = [63, 64, 65, 70, 71, 72, 73, 74, 75, 76, 77, 78, 80, 81, 82, 83, 84, 85, 86];
-const NEW_PTX_VERSIONS: [u32; 3] = [87, 88, 90];
+/// Versions of PTX that LLVM 22 writes, from sm_75's first on.
+const PTX_VERSIONS: [u32; 22] =
+    [63, 64, 65, 70, 71, 72, 73, 74, 75, 76, 77, 78, 80, 81, 82, 83, 84, 85, 86, 87, 88, 90];
 
 /// Functions that optimised modules may call: what `instr` declares, and what LLVM's passes make of it that NVPTX
 /// selects. Prefixes, since names carry types.
@@ -84,7 +84,7 @@ pub(super) fn machine(target: &Target) -> Result<TargetMachine, NvptxError> {
     if !PROCESSORS.contains(&target.llvm_cpu.as_str()) {
         return Err(fail(format!("LLVM 22 has no processor `{}`", target.llvm_cpu)));
     }
-    let known = |v: &u32| PTX_VERSIONS.contains(v) || NEW_PTX_VERSIONS.contains(v);
+    let known = |v: &u32| PTX_VERSIONS.contains(v);
     let version = target.llvm_features.strip_prefix("+ptx").and_then(|v| v.parse().ok()).filter(known);
     if version != Some(target.ptx_isa) {
         return Err(fail(format!(

@@ -2,13 +2,14 @@
 //!
 //! - [`row`]: one thread block per row, from a loop program;
 //! - [`gemm`]: tiled products of rows with weights in their storage formats;
-//! - `builder`, `instr` and `math`: LLVM IR, one PTX instruction at a time;
+//! - `builder`, `instr`, `math` and `arith`: LLVM IR, one PTX instruction at a time;
 //! - `machine`: checked targets and the way from a module to PTX.
 //!
 //! Every emitter makes its own LLVM context, so kernels can be emitted on many threads. LLVM ends the process on an
 //! operation it cannot select; therefore only `builder` and `instr` write IR, with operations known to be
 //! selectable, and `machine` refuses a module that calls anything else.
 
+mod arith;
 mod builder;
 pub mod gemm;
 mod instr;

@@ -32,16 +32,16 @@ enum Operand {
 }
 
 #[derive(Debug, Clone)]
-struct Inst {
+struct Inst<'p> {
     guard: Option<(usize, bool)>,
-    op: Vec<String>,
+    op: Vec<&'p str>,
     args: Vec<Operand>,
-    text: String,
+    text: &'p str,
 }
 
 /// A parsed kernel.
-pub struct Program {
-    insts: Vec<Inst>,
+pub struct Program<'p> {
+    insts: Vec<Inst<'p>>,
     labels: HashMap<String, usize>,
     n_regs: usize,
     n_params: usize,
@@ -74,15 +74,15 @@ pub struct Launch<'a> {
 }
 
 struct Block<'a> {
-    program: &'a Program,
+    program: &'a Program<'a>,
     id: [u32; 3],
     shared: Vec<u8>,
     buffers: &'a mut [Vec<u8>],
     dims: [u64; 4],
 }
 
-impl Program {
-    pub fn parse(ptx: &str) -> Program {
+impl<'p> Program<'p> {
+    pub fn parse(ptx: &'p str) -> Program<'p> {
         let mut p = Program { insts: Vec::new(), labels: HashMap::new(), n_regs: 0, n_params: 0, static_smem: 0 };
         let mut names: HashMap<String, usize> = HashMap::new();
         let mut shared = String::new();
@@ -123,7 +123,7 @@ impl Program {
     }
 }
 
-fn parse_inst(line: &str, shared: &str, names: &mut HashMap<String, usize>) -> Inst {
+fn parse_inst<'p>(line: &'p str, shared: &str, names: &mut HashMap<String, usize>) -> Inst<'p> {
     let (guard, rest) = match line.strip_prefix('@') {
         Some(rest) => {
             let (name, rest) = rest.split_once(char::is_whitespace).unwrap();
@@ -133,9 +133,9 @@ fn parse_inst(line: &str, shared: &str, names: &mut HashMap<String, usize>) -> I
         None => (None, line),
     };
     let (op, args) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
-    let op = op.split('.').map(String::from).collect();
+    let op = op.split('.').collect();
     let args = split(args).iter().map(|a| parse_operand(a, shared, names)).collect();
-    Inst { guard, op, args, text: line.into() }
+    Inst { guard, op, args, text: line }
 }
 
 /// Splits at commas outside braces and brackets.
@@ -273,18 +273,19 @@ impl Block<'_> {
     }
 
     fn step(&mut self, t: &mut Thread, id: u32) {
-        let inst = &self.program.insts[t.at];
+        let program = self.program;
+        let inst = &program.insts[t.at];
         t.at += 1;
         if let Some((p, negated)) = inst.guard
             && (t.regs[p] & 1 == 1) == negated
         {
             return;
         }
-        let op: Vec<&str> = inst.op.iter().map(String::as_str).collect();
+        let op = &inst.op;
         match op[0] {
             "bra" => {
                 let Operand::Label(label) = &inst.args[0] else { panic!("{}", inst.text) };
-                t.at = self.program.labels[label];
+                t.at = program.labels[label];
             }
             "bar" => t.state = State::AtBarrier,
             "shfl" => {
@@ -296,7 +297,7 @@ impl Block<'_> {
             "ld" => {
                 let (width, at) = (bits(op.last().unwrap()) / 8, self.get(t, id, &inst.args[1]));
                 let lanes: Vec<&Operand> = lanes(&inst.args[0]);
-                let bytes = self.memory(op[1], at, width * lanes.len(), &inst.text).to_vec();
+                let bytes = self.memory(op[1], at, width * lanes.len(), inst.text).to_vec();
                 for (lane, chunk) in lanes.into_iter().zip(bytes.chunks(width)) {
                     set(t, lane, chunk.iter().rev().fold(0, |v, b| v << 8 | u64::from(*b)));
                 }
@@ -305,7 +306,7 @@ impl Block<'_> {
                 let (width, at) = (bits(op.last().unwrap()) / 8, self.get(t, id, &inst.args[0]));
                 let values: Vec<u64> = lanes(&inst.args[1]).into_iter().map(|o| self.get(t, id, o)).collect();
                 let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()[..width].to_vec()).collect();
-                self.memory(op[1], at, bytes.len(), &inst.text).copy_from_slice(&bytes);
+                self.memory(op[1], at, bytes.len(), inst.text).copy_from_slice(&bytes);
             }
             "mov" if matches!(inst.args[0], Operand::List(_)) => {
                 let value = self.get(t, id, &inst.args[1]);
@@ -323,8 +324,11 @@ impl Block<'_> {
                 set(t, &inst.args[0], value);
             }
             _ => {
-                let args: Vec<u64> = inst.args[1..].iter().map(|o| self.get(t, id, o)).collect();
-                set(t, &inst.args[0], super::scalar::compute(&op, &args, &inst.text));
+                let mut args = [0; 4];
+                for (value, o) in args.iter_mut().zip(&inst.args[1..]) {
+                    *value = self.get(t, id, o);
+                }
+                set(t, &inst.args[0], super::scalar::compute(op, &args, inst.text));
             }
         }
     }

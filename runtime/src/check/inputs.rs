@@ -4,7 +4,7 @@ use crate::weights::random::{Rng, tensor, weight};
 use dsc_ir::dtype::DType;
 use dsc_ir::expr::Env;
 use dsc_ir::graph::{Def, Graph, TensorType, ValueId};
-use dsc_ir::interp::{Array, Values};
+use dsc_ir::interp::{Array, Data, Values};
 use dsc_ir::manifest::Weight;
 use dsc_ir::op::{Op, step};
 
@@ -101,7 +101,38 @@ pub(super) fn values(graph: &Graph, s: &Step, vocab: u64, seed: u64) -> Result<V
         };
         values.insert(v, array);
     }
+    for node in &graph.nodes {
+        hide_scores(&node.op, &node.inputs, &rows, &mut values);
+    }
     Ok(values)
+}
+
+/// Scores that a selection takes are -inf where there is no visible entry, as index scores are.
+fn hide_scores(op: &Op, inputs: &[ValueId], rows: &Rows, values: &mut Values) {
+    let (ratio, block) = match op {
+        Op::TopK(o) => (o.ratio, o.block),
+        Op::CandidateBlocks(o) => (o.ratio, 0),
+        _ => return,
+    };
+    let blocks = inputs.get(2).and_then(|v| values.get(v)).and_then(|b| Some(b.ints().ok()?.to_vec()));
+    let Some(scores) = inputs.first().and_then(|v| values.get_mut(v)) else { return };
+    let width = scores.shape.last().copied().unwrap_or(1).max(1);
+    let Data::F32(x) = &mut scores.data else { return };
+    for (row, x) in x.chunks_mut(width).enumerate() {
+        let per_row = width as u64 / block.max(1);
+        for (column, score) in (0u64..).zip(x) {
+            let entry = match (&blocks, block) {
+                (Some(ids), 1..) => {
+                    let id = ids.get(row * per_row as usize + (column / block) as usize).copied().unwrap_or(-1);
+                    u64::try_from(id).ok().map(|id| id * block + column % block)
+                }
+                _ => Some(column),
+            };
+            if entry.is_none_or(|e| e >= rows.visible(row, ratio)) {
+                *score = f32::NEG_INFINITY;
+            }
+        }
+    }
 }
 
 fn shape(ty: &TensorType, env: &Env) -> Vec<usize> {

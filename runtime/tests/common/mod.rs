@@ -1,5 +1,6 @@
 //! A tiny model in a bundle written by hand: next token = id + 1, through real CLIF kernels.
 #![allow(dead_code)] // each test file uses its part
+#![allow(clippy::unwrap_used)] // helpers of tests
 
 use dsc_ir::dtype::{DType, WeightFormat};
 use dsc_ir::expr::{Expr, Sym};
