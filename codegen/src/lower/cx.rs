@@ -241,7 +241,7 @@ impl Flow {
     /// where lanes run side by side.
     pub fn strip(self, channels: u64) -> u64 {
         let widths: &[u64] = if self.dense { &[8, 4, 2] } else { &[] };
-        widths.iter().copied().find(|w| channels % w == 0).unwrap_or(1)
+        widths.iter().copied().find(|w| channels.is_multiple_of(*w)).unwrap_or(1)
     }
 
     /// Independent iterations over `outer x inner`; `ahead` computes what depends on the outer index alone.
@@ -286,7 +286,7 @@ impl Flow {
         first: Var,
     ) {
         for part in view.codec.parts(view.channels) {
-            let run = [8, 4, 2, 1].into_iter().find(|run| part.channels % run == 0).unwrap_or(1);
+            let run = [8, 4, 2, 1].into_iter().find(|run| part.channels.is_multiple_of(*run)).unwrap_or(1);
             let runs = b.int(part.channels / run);
             let target = |b: &mut Builder, i: Var| {
                 let i = b.iadd(first, i);

@@ -15,7 +15,7 @@ pub fn step(b: &mut Builder, steps: &Row, column: u64) -> Var {
 
 /// Copies bytes, four at a time where they fit.
 pub fn copy_bytes(b: &mut Builder, from: (Place, Var), to: (Place, Var), bytes: u64) {
-    let mem = if bytes % 4 == 0 { Mem::I32 } else { Mem::U8 };
+    let mem = if bytes.is_multiple_of(4) { Mem::I32 } else { Mem::U8 };
     let n = b.int(bytes / mem.bytes());
     b.lanes(n, |b, i| {
         let offset = b.imul_c(i, mem.bytes() as i64);

@@ -242,7 +242,7 @@ fn scale_band(b: &mut Builder, line: Var, lines: u64, tile: u64) -> Var {
     if tile <= 1 {
         return line;
     }
-    if lines % tile == 0 {
+    if lines.is_multiple_of(tile) {
         return b.idiv_c(line, tile as i64);
     }
     let matrix = b.idiv_c(line, lines as i64);

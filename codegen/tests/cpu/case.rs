@@ -29,6 +29,8 @@ pub struct Case {
     pub steps: ValueId,
     /// Results of the kernel when values stay inside; all others become locals.
     pub keep: Vec<ValueId>,
+    /// Slack in units of the largest value of a result.
+    pub relative: f32,
     state: u64,
 }
 
@@ -58,6 +60,7 @@ impl Case {
             rows: tokens(),
             steps: ValueId(0),
             keep: Vec::new(),
+            relative: 0.0,
             state: 0x9E37_79B9_7F4A_7C15,
         };
         let mut table = Vec::new();
@@ -73,6 +76,17 @@ impl Case {
         }
         case.steps = case.ints("step", rows_of(&[8]), table);
         case
+    }
+
+    /// Starts another sequence of random numbers.
+    pub fn reseed(&mut self, seed: u64) {
+        self.state = self.state.wrapping_add(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        self.random();
+    }
+
+    /// A random number below `n`.
+    pub fn below(&mut self, n: usize) -> usize {
+        (((self.random() + 1.0) / 2.0 * n as f32) as usize).min(n - 1)
     }
 
     pub fn random(&mut self) -> f32 {
@@ -251,7 +265,7 @@ impl Case {
             interp::eval_node(&self.graph, &self.env, id, &mut values).unwrap();
             let node = self.graph.node(id);
             for v in &node.outputs {
-                close(&self.graph, *v, &values[v], &got[v], slack);
+                close(&self.graph, *v, &values[v], &got[v], [slack, self.relative]);
                 values.insert(*v, got[v].clone());
             }
             if node.op.writes_state() {
@@ -272,13 +286,14 @@ fn unit(dtype: DType, x: f32) -> f32 {
     (2.0f64).powi(exponent + 1 - bits) as f32
 }
 
-fn close(graph: &Graph, v: ValueId, want: &Array, got: &Array, slack: f32) {
+fn close(graph: &Graph, v: ValueId, want: &Array, got: &Array, [slack, relative]: [f32; 2]) {
     let name = &graph.value(v).name;
     if !matches!(want.ty_dtype, DType::F32 | DType::Bf16) {
         assert_eq!(want, got, "`{name}`");
         return;
     }
     let (want, floats) = (want.to_floats().unwrap(), got.to_floats().unwrap());
+    let slack = slack + relative * want.iter().filter(|x| x.is_finite()).fold(0.0f32, |m, x| m.max(x.abs()));
     for (i, (w, g)) in want.iter().zip(&floats).enumerate() {
         let bound = unit(got.ty_dtype, *w) + slack;
         let ok = w == g || (w - g).abs() <= bound || (w.is_nan() && g.is_nan());

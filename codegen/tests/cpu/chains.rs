@@ -131,3 +131,58 @@ fn rows_of_another_kernel_are_refused() {
     let y = c.op(Repeat { n: 2 }, &[x], &[("y", DType::F32)]);
     assert!(lower(&c.kernel(&y), "dsc_test", &LowerOptions { row_block: 1, dense: false }).is_err());
 }
+
+/// A kernel of ops drawn at random, each on values drawn from those made before.
+fn random_chain(seed: u64) -> Case {
+    let mut c = Case::new(&[run(0, 5, 6), run(1, 0, 3)]);
+    c.reseed(seed);
+    c.relative = 1e-5;
+    let floats = [DType::F32, DType::Bf16];
+    let mut flat = vec![c.input("x0", DType::Bf16, &[64]), c.input("x1", DType::F32, &[64])];
+    let mut streams = vec![c.input("s0", DType::Bf16, &[3, 64])];
+    for i in 0..14 {
+        let dtype = floats[c.below(2)];
+        let (x, y, s) = (flat[c.below(flat.len())], flat[c.below(flat.len())], streams[c.below(streams.len())]);
+        let name = format!("v{i}");
+        let out = [(name.as_str(), dtype)];
+        match c.below(10) {
+            0 => flat.extend(c.op(Add {}, &[x, y], &out)),
+            1 => {
+                let w = c.weight("w", DType::Bf16, &[64]);
+                flat.extend(c.op(RmsNorm { eps: 1e-6 }, &[x, w], &out));
+            }
+            2 => flat.extend(c.op(Hadamard {}, &[x], &out)),
+            3 => flat.extend(c.op(SwiGlu { limit: 2.0, weighted: false }, &[x, y], &out)),
+            4 => {
+                let format = [RowFormat::Fp8, RowFormat::MxFp4, RowFormat::Fp4][c.below(3)];
+                let packed = [(name.as_str(), DType::Packed(format))];
+                flat.extend(c.op(Quantize { format }, &[x], &packed));
+            }
+            5 => {
+                let format = [WeightFormat::Fp8 { tile: 32 }, WeightFormat::Fp4, WeightFormat::Bf16][c.below(3)];
+                let w = c.weight("w", DType::Weight(format), &[64, 64]);
+                let made = c.op(Linear { heads: vec![0] }, &[x, w], &out);
+                let scaled = format!("n{i}");
+                flat.extend(c.op(RmsNorm { eps: 1e-6 }, &made, &[(scaled.as_str(), dtype)]));
+            }
+            6 => streams.extend(c.op(Repeat { n: 3 }, &[x], &out)),
+            7 => {
+                let p = c.input("p", DType::F32, &[3]);
+                flat.extend(c.op(Collapse {}, &[s, p], &out));
+            }
+            8 => {
+                let (post, comb) = (c.input("post", DType::F32, &[3]), c.input("comb", DType::F32, &[3, 3]));
+                streams.extend(c.op(Expand {}, &[x, s, post, comb], &out));
+            }
+            _ => streams.extend(c.op(RmsNorm { eps: 1e-6 }, &[s], &out)),
+        }
+    }
+    c
+}
+
+#[test]
+fn random_chains() {
+    for seed in 0..12 {
+        random_chain(seed).check(1e-5);
+    }
+}

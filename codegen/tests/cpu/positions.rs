@@ -108,7 +108,7 @@ fn top_k() {
     for k in [1, 5, 16, 64] {
         for runs in steps_of() {
             let mut c = Case::with(&runs, 64, &[]);
-            let data = scores(&mut c, &runs, 32, |pos, g| g < (pos + 1) / 2);
+            let data = scores(&mut c, &runs, 32, |pos, g| 2 * (g + 1) <= pos + 1);
             let columns = Expr::Sym(Sym::Context).ceil_div(2);
             let s = c.input_shaped("s", DType::F32, vec![Expr::tokens(), columns], data);
             c.op(TopK { k, ratio: 2, block: 0 }, &[s, c.steps], &[("idx", DType::I32)]);
@@ -169,7 +169,8 @@ fn attention(runs: &[Run], dtype: DType, select: Select, sink: bool, round_probs
         let mut idx = Vec::new();
         for r in runs {
             for i in 0..r.len {
-                let seen = ((r.start + i + 1) / 2) as i32;
+                let end = r.start + i + 1;
+                let seen = (end / 2) as i32;
                 idx.extend((0..5).map(|j| if 2 * j < seen && j != 1 { 2 * j } else { -1 }));
             }
         }

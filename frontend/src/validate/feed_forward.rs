@@ -13,6 +13,12 @@ pub(super) fn check(v: &Values<'_>, out: &mut Vec<Diagnostic>) {
     experts(v, out);
     hash_layers(v, out);
     if v.has("engram") {
+        if !v.has("residual") {
+            let finding = Diagnostic::error(E0213_CONFLICT, v.spans.key("engram"))
+                .message("an n-gram memory is injected into residual streams, and this residual has none")
+                .help("`engram: null`, or a `residual` with `hc_mult`");
+            out.push(finding);
+        }
         engram_ids(v, out);
         engram_rows(v, out);
         engram_groups(v, out);

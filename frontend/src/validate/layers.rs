@@ -4,7 +4,7 @@
 use super::quoted;
 use super::values::Values;
 use dsc_ir::diag::{
-    Diagnostic, E0206_KV_SOURCE, E0207_INDEX_SOURCE, E0208_CANDIDATES, E0213_CONFLICT,
+    Diagnostic, E0206_KV_SOURCE, E0207_INDEX_SOURCE, E0208_CANDIDATES, E0118_NOT_SUPPORTED,
 };
 
 const RATIOS: &str = "compress.compress_ratios";
@@ -22,7 +22,7 @@ pub(super) fn check(v: &Values<'_>, out: &mut Vec<Diagnostic>) {
     } else {
         no_index(v, &layers, out);
     }
-    replay(v, &layers, out);
+    replay(v, out);
 }
 
 struct Layers<'a> {
@@ -229,13 +229,12 @@ fn candidate_pool(v: &Values<'_>, out: &mut Vec<Diagnostic>) -> Option<()> {
     Some(())
 }
 
-fn replay(v: &Values<'_>, layers: &Layers<'_>, out: &mut Vec<Diagnostic>) -> Option<()> {
-    if v.text("prefill.decoder_rows")? == "tail" && layers.kv.is_empty() {
+fn replay(v: &Values<'_>, out: &mut Vec<Diagnostic>) -> Option<()> {
+    if v.text("prefill.decoder_rows")? == "tail" {
         let finding = v
-            .error(E0213_CONFLICT, "prefill.decoder_rows")
-            .message("`tail` needs a source of compressed rows, and there is none")
-            .note("window-only layers would never see the prompt before its tail")
-            .help("`decoder_rows: all`");
+            .error(E0118_NOT_SUPPORTED, "prefill.decoder_rows")
+            .message("`tail` (bounded replay) is not supported yet")
+            .help("`decoder_rows: all` runs every prompt row, which is exact");
         out.push(finding);
     }
     Some(())
