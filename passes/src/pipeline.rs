@@ -87,7 +87,9 @@ pub fn run(
 ) -> Result<Compiled, TypeError> {
     let mut remarks = Remarks::default();
     let mut probes = probes.to_vec();
+    check(graph)?;
     let mut graph = place_quantisation::run(graph, &mut probes, &config.numerics, &mut remarks)?;
+    check(&graph)?;
     let mut show = |pass, text: &dyn Fn() -> String| {
         if let Some(d) = dump.as_mut() {
             d(Dump { pass, text: text() });
@@ -96,6 +98,7 @@ pub fn run(
     show("place-quantisation", &|| dsc_ir::text::print(&graph));
     if config.select.runs("merge-linears") {
         graph = merge_linears::run(&graph, &mut probes, &mut remarks)?;
+        check(&graph)?;
         show("merge-linears", &|| dsc_ir::text::print(&graph));
     }
     let mut clusters = Clusters::new(&graph, config.phase, config.target);
@@ -110,7 +113,15 @@ pub fn run(
         fuse::explain_refusals(&clusters, &mut remarks);
     }
     let schedule = extract::schedule(&clusters, config.phase, &config.target.name, &probes);
+    schedule.kernels.iter().try_for_each(|k| check(&k.graph))?;
     Ok(Compiled { schedule, remarks: remarks.list })
+}
+
+/// The verifier, after every pass.
+fn check(graph: &Graph) -> Result<(), TypeError> {
+    dsc_ir::verify::verify(graph).map(|_| ()).map_err(|errors| {
+        errors.into_iter().next().unwrap_or_else(|| TypeError::new(format!("`{}` is not valid", graph.name)))
+    })
 }
 
 fn groups_text(c: &Clusters<'_>) -> String {
