@@ -43,20 +43,14 @@ pub fn tables(engram: &Engram) -> Vec<EngramTable> {
             Some(offset)
         });
         let offsets = offsets.collect();
-        EngramTable {
-            layer,
-            multipliers: multipliers(engram, layer),
-            offsets,
-            primes,
-        }
+        EngramTable { layer, multipliers: multipliers(engram, layer), offsets, primes }
     };
     engram.engram_layer_ids.iter().map(table).collect()
 }
 
 fn multipliers(engram: &Engram, layer: u32) -> Vec<u64> {
     let high = (i64::MAX as u64 / engram.engram_compressed_vocab_size.max(1) / 2).max(1);
-    let drawn =
-        Pcg64::new(10007 * u64::from(layer)).integers(high, engram.engram_max_ngram_size as usize);
+    let drawn = Pcg64::new(10007 * u64::from(layer)).integers(high, engram.engram_max_ngram_size as usize);
     drawn.into_iter().map(|x| 2 * x + 1).collect()
 }
 
@@ -69,9 +63,7 @@ pub fn rows(engram: &Engram, table: &EngramTable, look_back: &[u64]) -> Vec<u64>
         hash ^= id.wrapping_mul(*multiplier);
         if k > 0 {
             let order = (k - 1) * heads..k * heads;
-            let buckets = table.primes[order.clone()]
-                .iter()
-                .zip(&table.offsets[order]);
+            let buckets = table.primes[order.clone()].iter().zip(&table.offsets[order]);
             rows.extend(buckets.map(|(prime, offset)| hash % prime + offset));
         }
     }
@@ -137,10 +129,7 @@ mod tests {
     fn spec(file: &Value, vocab: u64) -> Engram {
         let int = |key: &str| file[key].as_u64().unwrap();
         Engram {
-            engram_layer_ids: numbers(&file["layer_ids"])
-                .iter()
-                .map(|l| *l as u32)
-                .collect(),
+            engram_layer_ids: numbers(&file["layer_ids"]).iter().map(|l| *l as u32).collect(),
             engram_num_embeddings: Vec::new(),
             engram_max_ngram_size: int("max_ngram_size") as u32,
             engram_n_heads: int("n_heads") as u32,
@@ -166,14 +155,9 @@ mod tests {
         for case in file["cases"].as_array().unwrap() {
             let ids = numbers(&case["compressed_ids"]);
             for at in 0..ids.len() {
-                let look_back: Vec<u64> = (0..4)
-                    .map(|k| at.checked_sub(k).map_or(pad, |p| ids[p]))
-                    .collect();
+                let look_back: Vec<u64> = (0..4).map(|k| at.checked_sub(k).map_or(pad, |p| ids[p])).collect();
                 for (layer, table) in tables.iter().enumerate() {
-                    assert_eq!(
-                        rows(&engram, table, &look_back),
-                        numbers(&case["rows"][at][layer])
-                    );
+                    assert_eq!(rows(&engram, table, &look_back), numbers(&case["rows"][at][layer]));
                 }
             }
         }

@@ -53,10 +53,7 @@ pub type Lookup<'a> = &'a mut dyn FnMut(&str) -> Result<i128, NameError>;
 pub fn evaluate(text: &str, lookup: Lookup<'_>) -> Result<i128, ExprError> {
     let pair = parse(Rule::value, text)?;
     let whole = pair.clone();
-    let sum = pair
-        .into_inner()
-        .next()
-        .ok_or_else(|| error_at(&whole, "nothing to work out"))?;
+    let sum = pair.into_inner().next().ok_or_else(|| error_at(&whole, "nothing to work out"))?;
     whole_value(sum, lookup)
 }
 
@@ -67,16 +64,9 @@ pub fn evaluate(text: &str, lookup: Lookup<'_>) -> Result<i128, ExprError> {
 pub fn layers(text: &str, n_layers: u32, lookup: Lookup<'_>) -> Result<Vec<u32>, ExprError> {
     let pair = parse(Rule::layers, text)?;
     let whole = pair.clone();
-    let inner = pair
-        .into_inner()
-        .next()
-        .ok_or_else(|| error_at(&whole, "no layers"))?;
+    let inner = pair.into_inner().next().ok_or_else(|| error_at(&whole, "no layers"))?;
     if inner.as_rule() == Rule::one {
-        let sum = inner
-            .clone()
-            .into_inner()
-            .next()
-            .ok_or_else(|| error_at(&inner, "no layer"))?;
+        let sum = inner.clone().into_inner().next().ok_or_else(|| error_at(&inner, "no layer"))?;
         return Ok(vec![layer(whole_value(sum, lookup)?, &inner)?]);
     }
     let (mut first, mut last, mut inclusive, mut step) = (0, i128::from(n_layers), false, 1);
@@ -105,35 +95,18 @@ pub fn layers(text: &str, n_layers: u32, lookup: Lookup<'_>) -> Result<Vec<u32>,
 pub const MAX_LAYERS: u32 = 1024;
 
 fn layer(value: i128, at: &Pair<'_, Rule>) -> Result<u32, ExprError> {
-    let layer = u32::try_from(value)
-        .ok()
-        .filter(|layer| *layer < MAX_LAYERS);
-    layer.ok_or_else(|| {
-        error_at(
-            at,
-            &format!("layer numbers go from 0 to {}", MAX_LAYERS - 1),
-        )
-    })
+    let layer = u32::try_from(value).ok().filter(|layer| *layer < MAX_LAYERS);
+    layer.ok_or_else(|| error_at(at, &format!("layer numbers go from 0 to {}", MAX_LAYERS - 1)))
 }
 
 fn parse(rule: Rule, text: &str) -> Result<Pair<'_, Rule>, ExprError> {
     let syntax = |start: usize, message: String| {
         let len = usize::from(start < text.len());
         let help = "expressions have + - * / %, parentheses, ceil, floor, min, max and names of integer keys";
-        ExprError {
-            start,
-            len,
-            syntax: true,
-            message,
-            help: Some(help.into()),
-            silent: false,
-        }
+        ExprError { start, len, syntax: true, message, help: Some(help.into()), silent: false }
     };
     if text.len() > MAX_BYTES {
-        return Err(syntax(
-            0,
-            format!("the expression is longer than {MAX_BYTES} characters"),
-        ));
+        return Err(syntax(0, format!("the expression is longer than {MAX_BYTES} characters")));
     }
     let mut pairs = Grammar::parse(rule, text).map_err(|error| {
         let start = match error.location {
@@ -147,21 +120,12 @@ fn parse(rule: Rule, text: &str) -> Result<Pair<'_, Rule>, ExprError> {
         let found = found.map_or("the end".to_owned(), |c| format!("`{c}`"));
         syntax(start, format!("expected {expected}, found {found}"))
     })?;
-    pairs
-        .next()
-        .ok_or_else(|| syntax(0, "nothing to work out".into()))
+    pairs.next().ok_or_else(|| syntax(0, "nothing to work out".into()))
 }
 
 fn expectation(rules: &[Rule]) -> String {
-    let operator = rules
-        .iter()
-        .any(|r| matches!(r, Rule::add_op | Rule::mul_op | Rule::dots));
-    let operand = rules.iter().any(|r| {
-        matches!(
-            r,
-            Rule::number | Rule::name | Rule::sum | Rule::minus | Rule::call
-        )
-    });
+    let operator = rules.iter().any(|r| matches!(r, Rule::add_op | Rule::mul_op | Rule::dots));
+    let operand = rules.iter().any(|r| matches!(r, Rule::number | Rule::name | Rule::sum | Rule::minus | Rule::call));
     match (operator, operand) {
         (true, false) => "an operator or the end".into(),
         _ => "a number or a name".into(),
@@ -170,25 +134,12 @@ fn expectation(rules: &[Rule]) -> String {
 
 fn error_at(pair: &Pair<'_, Rule>, message: &str) -> ExprError {
     let (start, len) = (pair.as_span().start(), pair.as_str().trim_end().len());
-    ExprError {
-        start,
-        len,
-        syntax: false,
-        message: message.into(),
-        help: None,
-        silent: false,
-    }
+    ExprError { start, len, syntax: false, message: message.into(), help: None, silent: false }
 }
 
 fn child_value(pair: Pair<'_, Rule>, lookup: Lookup<'_>) -> Result<i128, ExprError> {
-    let sum = pair
-        .clone()
-        .into_inner()
-        .find(|part| part.as_rule() == Rule::sum);
-    whole_value(
-        sum.ok_or_else(|| error_at(&pair, "nothing to work out"))?,
-        lookup,
-    )
+    let sum = pair.clone().into_inner().find(|part| part.as_rule() == Rule::sum);
+    whole_value(sum.ok_or_else(|| error_at(&pair, "nothing to work out"))?, lookup)
 }
 
 fn whole_value(sum: Pair<'_, Rule>, lookup: Lookup<'_>) -> Result<i128, ExprError> {
@@ -196,10 +147,7 @@ fn whole_value(sum: Pair<'_, Rule>, lookup: Lookup<'_>) -> Result<i128, ExprErro
     value.whole().ok_or_else(|| {
         let message = format!("the value {}/{} is not whole", value.num, value.den);
         let help = format!("write `ceil({0})` or `floor({0})`", sum.as_str().trim());
-        ExprError {
-            help: Some(help),
-            ..error_at(&sum, &message)
-        }
+        ExprError { help: Some(help), ..error_at(&sum, &message) }
     })
 }
 
@@ -237,25 +185,10 @@ fn value(pair: Pair<'_, Rule>, lookup: Lookup<'_>) -> Result<Rational, ExprError
     match pair.as_rule() {
         Rule::sum | Rule::product => chain(pair, lookup),
         Rule::unary => {
-            let minuses = pair
-                .clone()
-                .into_inner()
-                .filter(|p| p.as_rule() == Rule::minus)
-                .count();
-            let atom = pair
-                .clone()
-                .into_inner()
-                .last()
-                .ok_or_else(|| error_at(&pair, "a value is missing"))?;
+            let minuses = pair.clone().into_inner().filter(|p| p.as_rule() == Rule::minus).count();
+            let atom = pair.clone().into_inner().last().ok_or_else(|| error_at(&pair, "a value is missing"))?;
             let inner = value(atom, lookup)?;
-            Ok(if minuses % 2 == 1 {
-                Rational {
-                    num: -inner.num,
-                    den: inner.den,
-                }
-            } else {
-                inner
-            })
+            Ok(if minuses % 2 == 1 { Rational { num: -inner.num, den: inner.den } } else { inner })
         }
         Rule::call => call(pair, lookup),
         Rule::number => {
@@ -276,9 +209,7 @@ fn value(pair: Pair<'_, Rule>, lookup: Lookup<'_>) -> Result<Rational, ExprError
 
 fn chain(pair: Pair<'_, Rule>, lookup: Lookup<'_>) -> Result<Rational, ExprError> {
     let mut parts = pair.clone().into_inner();
-    let first = parts
-        .next()
-        .ok_or_else(|| error_at(&pair, "a value is missing"))?;
+    let first = parts.next().ok_or_else(|| error_at(&pair, "a value is missing"))?;
     let mut total = value(first, lookup)?;
     while let (Some(op), Some(part)) = (parts.next(), parts.next()) {
         let right = value(part.clone(), lookup)?;
@@ -287,14 +218,8 @@ fn chain(pair: Pair<'_, Rule>, lookup: Lookup<'_>) -> Result<Rational, ExprError
             return Err(error_at(&part, "division by zero"));
         }
         let result = match op.as_str() {
-            "+" => Rational::new(
-                total.num * right.den + right.num * total.den,
-                total.den * right.den,
-            ),
-            "-" => Rational::new(
-                total.num * right.den - right.num * total.den,
-                total.den * right.den,
-            ),
+            "+" => Rational::new(total.num * right.den + right.num * total.den, total.den * right.den),
+            "-" => Rational::new(total.num * right.den - right.num * total.den, total.den * right.den),
             "*" => Rational::new(total.num * right.num, total.den * right.den),
             "/" => Rational::new(total.num * right.den, total.den * right.num),
             _ => match (total.whole(), right.whole()) {
@@ -309,44 +234,21 @@ fn chain(pair: Pair<'_, Rule>, lookup: Lookup<'_>) -> Result<Rational, ExprError
 
 fn call(pair: Pair<'_, Rule>, lookup: Lookup<'_>) -> Result<Rational, ExprError> {
     let mut parts = pair.clone().into_inner();
-    let function = parts
-        .next()
-        .map(|p| p.as_str().trim().to_owned())
-        .unwrap_or_default();
+    let function = parts.next().map(|p| p.as_str().trim().to_owned()).unwrap_or_default();
     let mut arguments = Vec::new();
     for part in parts {
         arguments.push(value(part, lookup)?);
     }
     let rounding = matches!(function.as_str(), "ceil" | "floor");
-    let Some(&first) = arguments
-        .first()
-        .filter(|_| !rounding || arguments.len() == 1)
-    else {
-        return Err(error_at(
-            &pair,
-            &format!("`{function}` takes one value, such as `{function}(a / b)`"),
-        ));
+    let Some(&first) = arguments.first().filter(|_| !rounding || arguments.len() == 1) else {
+        return Err(error_at(&pair, &format!("`{function}` takes one value, such as `{function}(a / b)`")));
     };
     let less = |a: &Rational, b: &Rational| a.num * b.den < b.num * a.den;
     let picked = match function.as_str() {
-        "floor" => Rational {
-            num: first.floor(),
-            den: 1,
-        },
-        "ceil" => Rational {
-            num: -Rational {
-                num: -first.num,
-                den: first.den,
-            }
-            .floor(),
-            den: 1,
-        },
-        "min" => arguments
-            .iter()
-            .fold(first, |best, a| if less(a, &best) { *a } else { best }),
-        _ => arguments
-            .iter()
-            .fold(first, |best, a| if less(&best, a) { *a } else { best }),
+        "floor" => Rational { num: first.floor(), den: 1 },
+        "ceil" => Rational { num: -Rational { num: -first.num, den: first.den }.floor(), den: 1 },
+        "min" => arguments.iter().fold(first, |best, a| if less(a, &best) { *a } else { best }),
+        _ => arguments.iter().fold(first, |best, a| if less(&best, a) { *a } else { best }),
     };
     Ok(picked)
 }
@@ -359,17 +261,12 @@ mod tests {
         match name {
             "window" => Ok(128),
             "topk" => Ok(512),
-            _ => Err(NameError {
-                message: format!("no `{name}`"),
-                help: None,
-                silent: false,
-            }),
+            _ => Err(NameError { message: format!("no `{name}`"), help: None, silent: false }),
         }
     }
 
     fn eval(text: &str) -> Result<i128, String> {
-        evaluate(text, &mut |name| names(name))
-            .map_err(|e| format!("{}+{} {}", e.start, e.len, e.message))
+        evaluate(text, &mut |name| names(name)).map_err(|e| format!("{}+{} {}", e.start, e.len, e.message))
     }
 
     #[test]
@@ -386,34 +283,11 @@ mod tests {
     fn findings_have_places() {
         assert_eq!(eval("1 + sqe"), Err("4+3 no `sqe`".into()));
         assert_eq!(eval("7 / 2"), Err("0+5 the value 7/2 is not whole".into()));
-        assert_eq!(
-            eval("1 / (topk - 512)"),
-            Err("4+12 division by zero".into())
-        );
-        assert_eq!(
-            eval("ceil(1, 2)"),
-            Err("0+10 `ceil` takes one value, such as `ceil(a / b)`".into())
-        );
-        assert!(
-            eval("1 +")
-                .unwrap_err()
-                .starts_with("3+0 expected a number")
-        );
-        assert!(
-            eval("1 1")
-                .unwrap_err()
-                .starts_with("2+1 expected an operator")
-        );
-        for bad in [
-            "",
-            "(",
-            "((((",
-            "ceil(",
-            "9999999999999999999999999",
-            "1 << 2",
-            "a..b",
-            "%",
-        ] {
+        assert_eq!(eval("1 / (topk - 512)"), Err("4+12 division by zero".into()));
+        assert_eq!(eval("ceil(1, 2)"), Err("0+10 `ceil` takes one value, such as `ceil(a / b)`".into()));
+        assert!(eval("1 +").unwrap_err().starts_with("3+0 expected a number"));
+        assert!(eval("1 1").unwrap_err().starts_with("2+1 expected an operator"));
+        for bad in ["", "(", "((((", "ceil(", "9999999999999999999999999", "1 << 2", "a..b", "%"] {
             assert!(eval(bad).is_err(), "{bad}");
         }
         assert!(eval(&"(".repeat(10_000)).is_err());
@@ -428,16 +302,7 @@ mod tests {
         assert_eq!(of("38.."), Ok(vec![38, 39]));
         assert_eq!(of("36.. step 2"), Ok(vec![36, 38]));
         assert_eq!(of("window - 126..4"), Ok(vec![2, 3]));
-        for bad in [
-            "5..2",
-            "2..2",
-            "..",
-            "1..4 step 0",
-            "-1",
-            "0..5000",
-            "1...4",
-            "2 to 3",
-        ] {
+        for bad in ["5..2", "2..2", "..", "1..4 step 0", "-1", "0..5000", "1...4", "2 to 3"] {
             assert!(of(bad).is_err(), "{bad}");
         }
     }

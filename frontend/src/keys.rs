@@ -61,20 +61,8 @@ pub enum Need {
 const REQUIRED: Need = Need::Required;
 const OPTIONAL: Need = Need::Optional;
 
-const fn key(
-    path: &'static str,
-    kind: Kind,
-    need: Need,
-    unit: &'static str,
-    doc: &'static str,
-) -> Key {
-    Key {
-        path,
-        kind,
-        need,
-        unit,
-        doc,
-    }
+const fn key(path: &'static str, kind: Kind, need: Need, unit: &'static str, doc: &'static str) -> Key {
+    Key { path, kind, need, unit, doc }
 }
 
 const fn or(value: &'static str) -> Need {
@@ -84,17 +72,8 @@ const fn or(value: &'static str) -> Need {
 /// Formats of cache rows that keep one layout for all channels.
 const ROWS: &[&str] = &["f32", "bf16", "fp8", "mxfp4", "fp4"];
 /// The same, and rows whose rotary channels stay bf16.
-const KV_ROWS: &[&str] = &[
-    "f32",
-    "bf16",
-    "fp8",
-    "mxfp4",
-    "fp4",
-    "fp8_rope16",
-    "fp8_rope32",
-    "fp8_rope64",
-    "fp8_rope128",
-];
+const KV_ROWS: &[&str] =
+    &["f32", "bf16", "fp8", "mxfp4", "fp4", "fp8_rope16", "fp8_rope32", "fp8_rope64", "fp8_rope128"];
 const WEIGHTS: &[&str] = &["f32", "bf16", "fp8_32", "fp8_128", "fp4"];
 const PLAIN_WEIGHTS: &[&str] = &["f32", "bf16"];
 const TABLE_ROWS: &[&str] = &["f32", "bf16", "fp8"];
@@ -274,16 +253,9 @@ mod tests {
     fn the_table_is_in_order() {
         for (at, key) in KEYS.iter().enumerate() {
             let section = parent(key.path);
-            let known = section.is_empty()
-                || KEYS[..at]
-                    .iter()
-                    .any(|k| k.path == section && k.is_section());
+            let known = section.is_empty() || KEYS[..at].iter().any(|k| k.path == section && k.is_section());
             assert!(known, "{} comes before its section", key.path);
-            assert!(
-                KEYS[..at].iter().all(|k| k.path != key.path),
-                "{} twice",
-                key.path
-            );
+            assert!(KEYS[..at].iter().all(|k| k.path != key.path), "{} twice", key.path);
             assert!(key.doc.ends_with('.'), "{}", key.path);
         }
     }

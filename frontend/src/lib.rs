@@ -69,28 +69,16 @@ pub fn render(findings: &[Diagnostic], sources: &SourceMap, style: Style) -> Str
 }
 
 fn check(tree: load::Tree) -> Loaded {
-    let load::Tree {
-        root,
-        mut findings,
-        sources,
-    } = tree;
+    let load::Tree { root, mut findings, sources } = tree;
     let mut checked = None;
     if let Some(root) = root {
         let (spec, spans, found) = validate::validate(&root);
         findings.extend(found);
         in_order(&mut findings, &sources);
         let spec = spec.filter(|_| !diag::has_errors(&findings));
-        checked = spec.map(|spec| Checked {
-            spec,
-            spans,
-            sources: sources.clone(),
-        });
+        checked = spec.map(|spec| Checked { spec, spans, sources: sources.clone() });
     }
-    Loaded {
-        checked,
-        findings,
-        sources,
-    }
+    Loaded { checked, findings, sources }
 }
 
 /// Sorts findings by their place in the texts.

@@ -4,8 +4,7 @@ use crate::keys::{self, Need};
 use crate::suggest::nearest;
 use crate::yaml::{self, Entry, Node, Value};
 use dsc_ir::diag::{
-    Diagnostic, E0101_FILE, E0105_YAML, E0110_WRONG_TYPE, E0116_BASE, E0117_SET, Severity, Source,
-    SourceMap, Span,
+    Diagnostic, E0101_FILE, E0105_YAML, E0110_WRONG_TYPE, E0116_BASE, E0117_SET, Severity, Source, SourceMap, Span,
 };
 use std::path::{Component, Path, PathBuf};
 
@@ -60,10 +59,7 @@ pub fn read(path: &Path) -> Result<String, Box<Diagnostic>> {
         Ok(_) => yaml::decode(&name, &bytes),
         Err(error) => {
             let finding = Diagnostic::new(E0101_FILE, Severity::Error, None);
-            Err(Box::new(finding.message(format!(
-                "cannot read `{name}`: {}",
-                reason(&error)
-            ))))
+            Err(Box::new(finding.message(format!("cannot read `{name}`: {}", reason(&error)))))
         }
     }
 }
@@ -98,13 +94,7 @@ fn canonical(path: &Path) -> PathBuf {
 
 impl Tree {
     /// Parses one text and merges it over its base.
-    fn text(
-        &mut self,
-        name: &str,
-        text: &str,
-        path: &Path,
-        chain: &mut Vec<PathBuf>,
-    ) -> Option<Node> {
+    fn text(&mut self, name: &str, text: &str, path: &Path, chain: &mut Vec<PathBuf>) -> Option<Node> {
         let source = self.sources.add(name, text);
         let (root, findings) = yaml::parse(&source);
         self.findings.extend(findings);
@@ -112,8 +102,7 @@ impl Tree {
         let Value::Map(entries) = &mut root.value else {
             let finding = Diagnostic::error(E0110_WRONG_TYPE, root.span.clone());
             let message = format!("a spec is a mapping of keys, and this is {}", root.kind());
-            self.findings
-                .push(finding.message(message).help("write `key: value` lines"));
+            self.findings.push(finding.message(message).help("write `key: value` lines"));
             return None;
         };
         let Some(at) = entries.iter().position(|entry| entry.key == "base") else {
@@ -122,21 +111,14 @@ impl Tree {
         let base = entries.remove(at);
         let place = root.span.clone();
         let base = self.base(&base, path, chain)?;
-        Some(Node {
-            span: place,
-            ..merge("", base, root)
-        })
+        Some(Node { span: place, ..merge("", base, root) })
     }
 
     fn base(&mut self, entry: &Entry, path: &Path, chain: &mut Vec<PathBuf>) -> Option<Node> {
-        let fail = |message: String| {
-            Diagnostic::error(E0116_BASE, entry.node.span.clone()).message(message)
-        };
+        let fail = |message: String| Diagnostic::error(E0116_BASE, entry.node.span.clone()).message(message);
         let Value::Text(named) = &entry.node.value else {
             let message = format!("`base` takes the path of a spec, not {}", entry.node.kind());
-            self.findings.push(
-                Diagnostic::error(E0110_WRONG_TYPE, entry.node.span.clone()).message(message),
-            );
+            self.findings.push(Diagnostic::error(E0110_WRONG_TYPE, entry.node.span.clone()).message(message));
             return None;
         };
         let folder = path.parent().unwrap_or(Path::new(""));
@@ -145,13 +127,11 @@ impl Tree {
         let identity = canonical(&base);
         if chain.contains(&identity) {
             let finding = fail(format!("the base `{shown}` is based on this spec"));
-            self.findings
-                .push(finding.help("a chain of bases has to end at a complete spec"));
+            self.findings.push(finding.help("a chain of bases has to end at a complete spec"));
             return None;
         }
         if chain.len() >= MAX_BASES {
-            self.findings
-                .push(fail(format!("more than {MAX_BASES} bases")));
+            self.findings.push(fail(format!("more than {MAX_BASES} bases")));
             return None;
         }
         match read(&base) {
@@ -163,8 +143,7 @@ impl Tree {
             }
             Err(finding) if finding.code == E0101_FILE => {
                 let finding = fail(finding.message).label("named here");
-                self.findings
-                    .push(finding.help("paths are relative to the folder of this spec"));
+                self.findings.push(finding.help("paths are relative to the folder of this spec"));
                 None
             }
             Err(finding) => {
@@ -188,35 +167,25 @@ impl Tree {
     fn set(&mut self, set: &str) -> Result<(), Box<Diagnostic>> {
         let source = self.sources.add(format!("--set {set}"), set);
         let whole = source.span(0, set.len());
-        let fail = |span: Span, message: String| {
-            Box::new(Diagnostic::error(E0117_SET, span).message(message))
-        };
+        let fail = |span: Span, message: String| Box::new(Diagnostic::error(E0117_SET, span).message(message));
         let usage = "write `--set attention.sliding_window=64`";
         let Some((path, value)) = set.split_once('=') else {
-            return Err(Box::new(
-                fail(whole, "an override has the form KEY=VALUE".into()).help(usage),
-            ));
+            return Err(Box::new(fail(whole, "an override has the form KEY=VALUE".into()).help(usage)));
         };
         let key_span = source.span(0, path.len());
-        if path
-            .split('.')
-            .any(|part| part.trim() != part || part.is_empty())
-        {
-            return Err(Box::new(
-                fail(key_span, format!("`{path}` is not a dotted key")).help(usage),
-            ));
+        if path.split('.').any(|part| part.trim() != part || part.is_empty()) {
+            return Err(Box::new(fail(key_span, format!("`{path}` is not a dotted key")).help(usage)));
         }
         if path == "base" {
             return Err(fail(key_span, "`base` cannot be overridden".into()));
         }
         if keys::find(path).is_none() {
             let near = nearest(path, keys::KEYS.iter().map(|key| key.path));
-            let near = near
-                .or_else(|| same_name(path))
-                .map(|key| format!("did you mean `{key}`?"));
-            return Err(Box::new(fail(key_span, format!("no key `{path}`")).help(
-                near.unwrap_or_else(|| "`dsc schema` lists every key".into()),
-            )));
+            let near = near.or_else(|| same_name(path)).map(|key| format!("did you mean `{key}`?"));
+            return Err(Box::new(
+                fail(key_span, format!("no key `{path}`"))
+                    .help(near.unwrap_or_else(|| "`dsc schema` lists every key".into())),
+            ));
         }
         let value = set_value(&source, path.len() + 1, value)?;
         if let Some(root) = self.root.take() {
@@ -229,20 +198,14 @@ impl Tree {
 
 /// A key elsewhere with the same last name.
 fn same_name(path: &str) -> Option<&'static str> {
-    keys::KEYS
-        .iter()
-        .map(|key| key.path)
-        .find(|known| keys::last(known) == keys::last(path))
+    keys::KEYS.iter().map(|key| key.path).find(|known| keys::last(known) == keys::last(path))
 }
 
 /// The value of an override, its places moved to where it stands in the override.
 fn set_value(source: &Source, offset: usize, text: &str) -> Result<Node, Box<Diagnostic>> {
     let span = source.span(offset, text.len());
     if matches!(text.trim(), "" | "~" | "null") {
-        return Ok(Node {
-            value: Value::Null,
-            span,
-        });
+        return Ok(Node { value: Value::Null, span });
     }
     let (node, findings) = yaml::parse(&Source::new(source.name.clone(), text));
     let moved = |inner: &Span| source.span(offset + inner.start, inner.len);
@@ -252,14 +215,9 @@ fn set_value(source: &Source, offset: usize, text: &str) -> Result<Node, Box<Dia
             Ok(node)
         }
         (_, finding) => {
-            let span = finding
-                .as_ref()
-                .and_then(Diagnostic::span)
-                .map_or(span, moved);
+            let span = finding.as_ref().and_then(Diagnostic::span).map_or(span, moved);
             let message = finding.map_or("not valid YAML".into(), |f| f.message);
-            Err(Box::new(
-                Diagnostic::error(E0105_YAML, span).message(message),
-            ))
+            Err(Box::new(Diagnostic::error(E0105_YAML, span).message(message)))
         }
     }
 }
@@ -281,15 +239,8 @@ fn move_spans(node: &mut Node, moved: &dyn Fn(&Span) -> Span) {
 /// A tree that holds `value` at a dotted path.
 fn nest(path: &str, value: Node, span: &Span) -> Node {
     path.rsplit('.').fold(value, |node, key| {
-        let entry = Entry {
-            key: key.to_owned(),
-            key_span: span.clone(),
-            node,
-        };
-        Node {
-            value: Value::Map(vec![entry]),
-            span: span.clone(),
-        }
+        let entry = Entry { key: key.to_owned(), key_span: span.clone(), node };
+        Node { value: Value::Map(vec![entry]), span: span.clone() }
     })
 }
 
@@ -299,19 +250,12 @@ fn merge(path: &str, base: Node, over: Node) -> Node {
     let (mut entries, changes) = match (base.value, over.value) {
         (Value::Map(entries), Value::Map(changes)) if section => (entries, changes),
         (_, value) => {
-            return Node {
-                value,
-                span: over.span,
-            };
+            return Node { value, span: over.span };
         }
     };
     for change in changes {
         let at = entries.iter().position(|entry| entry.key == change.key);
-        let inner = if path.is_empty() {
-            change.key.clone()
-        } else {
-            format!("{path}.{}", change.key)
-        };
+        let inner = if path.is_empty() { change.key.clone() } else { format!("{path}.{}", change.key) };
         let removable = keys::find(&inner).is_some_and(|key| key.need != Need::Required);
         match (at, change.node.value == Value::Null && removable) {
             (Some(at), true) => {
@@ -327,8 +271,5 @@ fn merge(path: &str, base: Node, over: Node) -> Node {
             (None, false) => entries.push(change),
         }
     }
-    Node {
-        value: Value::Map(entries),
-        span: base.span,
-    }
+    Node { value: Value::Map(entries), span: base.span }
 }

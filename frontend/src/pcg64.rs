@@ -21,11 +21,7 @@ impl Pcg64 {
         let words = seed_words(seed);
         let wide = |high: u64, low: u64| (u128::from(high) << 64) | u128::from(low);
         let increment = (wide(words[2], words[3]) << 1) | 1;
-        let mut rng = Pcg64 {
-            state: 0,
-            increment,
-            half: None,
-        };
+        let mut rng = Pcg64 { state: 0, increment, half: None };
         rng.step();
         rng.state = rng.state.wrapping_add(wide(words[0], words[1]));
         rng.step();
@@ -74,10 +70,7 @@ impl Pcg64 {
     }
 
     fn step(&mut self) {
-        self.state = self
-            .state
-            .wrapping_mul(MULTIPLIER)
-            .wrapping_add(self.increment);
+        self.state = self.state.wrapping_mul(MULTIPLIER).wrapping_add(self.increment);
     }
 
     fn next_u64(&mut self) -> u64 {
@@ -125,9 +118,7 @@ fn entropy_pool(seed: u64) -> [u32; POOL] {
     for from in 0..POOL {
         for to in 0..POOL {
             if from != to {
-                let mixed = pool[to]
-                    .wrapping_mul(0xCA01_F9DD)
-                    .wrapping_sub(hash(pool[from]).wrapping_mul(0x4973_F715));
+                let mixed = pool[to].wrapping_mul(0xCA01_F9DD).wrapping_sub(hash(pool[from]).wrapping_mul(0x4973_F715));
                 pool[to] = mixed ^ (mixed >> 16);
             }
         }
@@ -145,29 +136,14 @@ mod tests {
         let high = ((i64::MAX as u64) / 99092) / 2;
         assert_eq!(
             Pcg64::new(10007).integers(high, 4),
-            [
-                38316048023122,
-                2419938046656,
-                17979836159674,
-                36993668729195
-            ]
+            [38316048023122, 2419938046656, 17979836159674, 36993668729195]
         );
         assert_eq!(Pcg64::new(0).integers(1000, 5), [850, 636, 511, 269, 307]);
-        assert_eq!(
-            Pcg64::new(12345).integers(4294967296, 3),
-            [3003105693, 976400781, 3387213022]
-        );
-        assert_eq!(
-            Pcg64::new(7).integers(4294967291, 4),
-            [4058335878, 2684764581, 2938530449, 3853503927]
-        );
+        assert_eq!(Pcg64::new(12345).integers(4294967296, 3), [3003105693, 976400781, 3387213022]);
+        assert_eq!(Pcg64::new(7).integers(4294967291, 4), [4058335878, 2684764581, 2938530449, 3853503927]);
         assert_eq!(
             Pcg64::new(1099511627779).integers(4611686018427387903, 3),
-            [
-                3567858950595158474,
-                4592581556621908175,
-                2182152584693574433
-            ]
+            [3567858950595158474, 4592581556621908175, 2182152584693574433]
         );
         assert_eq!(Pcg64::new(3).integers(1, 3), [0, 0, 0]);
     }

@@ -8,10 +8,7 @@ use serde_json::{Map, Value, json};
 /// Required keys are not marked as such, since a variant may take any of them from its base.
 pub fn schema() -> Value {
     let mut root = section("");
-    root.insert(
-        "$schema".into(),
-        json!("https://json-schema.org/draft/2020-12/schema"),
-    );
+    root.insert("$schema".into(), json!("https://json-schema.org/draft/2020-12/schema"));
     root.insert("title".into(), json!("dsc architecture spec"));
     Value::Object(root)
 }
@@ -47,8 +44,7 @@ fn property(key: &Key) -> Value {
 }
 
 fn kind(key: &Key) -> Value {
-    let expression =
-        json!({"type": "string", "description": "an expression, such as `window + topk`"});
+    let expression = json!({"type": "string", "description": "an expression, such as `window + topk`"});
     let int = |low: u64, high: u64| json!({"type": "integer", "minimum": low, "maximum": high});
     match key.kind {
         Kind::Section => Value::Object(section(key.path)),
@@ -79,10 +75,7 @@ fn kind(key: &Key) -> Value {
 /// `null` removes a key in a variant.
 fn allow_null(schema: Map<String, Value>) -> Map<String, Value> {
     let mut outer = Map::new();
-    outer.insert(
-        "anyOf".into(),
-        json!([Value::Object(schema), {"type": "null"}]),
-    );
+    outer.insert("anyOf".into(), json!([Value::Object(schema), {"type": "null"}]));
     outer
 }
 
@@ -105,29 +98,17 @@ pub fn markdown() -> String {
         };
         if key.is_section() {
             let level = 3 + key.path.matches('.').count();
-            out.push_str(&format!(
-                "\n{} `{}` ({need})\n\n{}\n",
-                "#".repeat(level),
-                key.path,
-                key.doc
-            ));
+            out.push_str(&format!("\n{} `{}` ({need})\n\n{}\n", "#".repeat(level), key.path, key.doc));
             if keys::children(key.path).any(|child| !child.is_section()) {
-                out.push_str(
-                    "\n| key | takes | unit | without it | meaning |\n|---|---|---|---|---|\n",
-                );
+                out.push_str("\n| key | takes | unit | without it | meaning |\n|---|---|---|---|---|\n");
             }
         } else {
             let (takes, unit) = (takes(key), key.unit);
             let doc = key.doc.replace('|', "\\|");
             if key.path == "base" {
-                out.push_str(
-                    "\n| key | takes | unit | without it | meaning |\n|---|---|---|---|---|\n",
-                );
+                out.push_str("\n| key | takes | unit | without it | meaning |\n|---|---|---|---|---|\n");
             }
-            out.push_str(&format!(
-                "| `{}` | {takes} | {unit} | {need} | {doc} |\n",
-                key.path
-            ));
+            out.push_str(&format!("| `{}` | {takes} | {unit} | {need} | {doc} |\n", key.path));
         }
     }
     out
@@ -140,11 +121,7 @@ fn takes(key: &Key) -> String {
         Kind::Float(low, high) => format!("number, {low} to {high}"),
         Kind::Bool => "`true` or `false`".into(),
         Kind::Text | Kind::Name => "text".into(),
-        Kind::Choice(words) => words
-            .iter()
-            .map(|word| format!("`{word}`"))
-            .collect::<Vec<_>>()
-            .join(", "),
+        Kind::Choice(words) => words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", "),
         Kind::PerLayer(_) => "integer per layer".into(),
         Kind::Layers => "layers".into(),
         Kind::Ints(low, high) => format!("integers, {low} to {high}"),
@@ -161,18 +138,9 @@ mod tests {
         for key in KEYS.iter().filter(|key| key.kind != Kind::Unsupported) {
             let mut at = &schema;
             for part in key.path.split('.') {
-                let object = at["anyOf"]
-                    .as_array()
-                    .into_iter()
-                    .flatten()
-                    .find_map(|one| {
-                        one.get("properties").or_else(|| {
-                            one["anyOf"]
-                                .as_array()?
-                                .iter()
-                                .find_map(|o| o.get("properties"))
-                        })
-                    });
+                let object = at["anyOf"].as_array().into_iter().flatten().find_map(|one| {
+                    one.get("properties").or_else(|| one["anyOf"].as_array()?.iter().find_map(|o| o.get("properties")))
+                });
                 at = &at.get("properties").or(object).unwrap()[part];
             }
             assert_eq!(at["description"], key.doc, "{}", key.path);
@@ -180,10 +148,7 @@ mod tests {
                 assert!(!at["default"].is_null(), "{}", key.path);
             }
         }
-        assert_eq!(
-            schema["properties"]["numerics"]["anyOf"][0]["properties"]["caches"]["default"],
-            "packed"
-        );
+        assert_eq!(schema["properties"]["numerics"]["anyOf"][0]["properties"]["caches"]["default"], "packed");
     }
 
     #[test]

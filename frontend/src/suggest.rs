@@ -4,12 +4,8 @@
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word: Vec<char> = word.to_lowercase().chars().take(64).collect();
     let limit = (word.len() / 3).max(1);
-    let near = candidates
-        .into_iter()
-        .map(|candidate| (distance(&word, candidate), candidate));
-    near.filter(|(d, _)| *d <= limit)
-        .min_by_key(|(d, _)| *d)
-        .map(|(_, candidate)| candidate)
+    let near = candidates.into_iter().map(|candidate| (distance(&word, candidate), candidate));
+    near.filter(|(d, _)| *d <= limit).min_by_key(|(d, _)| *d).map(|(_, candidate)| candidate)
 }
 
 /// Edit distance with swaps of neighbours (optimal string alignment).

@@ -23,9 +23,7 @@ const FILES: [(&str, &str); 8] = [
 static TARGETS: LazyLock<Result<Vec<Target>, String>> = LazyLock::new(|| {
     let mut targets = Vec::new();
     for (name, text) in FILES {
-        targets.extend(
-            read(name, text).map_err(|reason| format!("specs/targets/{name}.yaml: {reason}"))?,
-        );
+        targets.extend(read(name, text).map_err(|reason| format!("specs/targets/{name}.yaml: {reason}"))?);
     }
     Ok(targets)
 });
@@ -33,24 +31,14 @@ static TARGETS: LazyLock<Result<Vec<Target>, String>> = LazyLock::new(|| {
 /// The target of this architecture (with its default machine) or machine.
 pub fn find(name: &str) -> Result<Target, Box<Diagnostic>> {
     let targets = all()?;
-    let found = targets
-        .iter()
-        .find(|target| target.name == name || target.machine.name == name);
+    let found = targets.iter().find(|target| target.name == name || target.machine.name == name);
     found.cloned().ok_or_else(|| {
-        let names = || {
-            targets
-                .iter()
-                .flat_map(|target| [target.name.as_str(), target.machine.name.as_str()])
-        };
+        let names = || targets.iter().flat_map(|target| [target.name.as_str(), target.machine.name.as_str()]);
         let lowered = name.to_lowercase();
         let near = nearest(&lowered, names()).map(|near| format!("did you mean `{near}`?"));
-        let mut architectures: Vec<&str> =
-            targets.iter().map(|target| target.name.as_str()).collect();
+        let mut architectures: Vec<&str> = targets.iter().map(|target| target.name.as_str()).collect();
         architectures.dedup();
-        let machines: Vec<&str> = targets
-            .iter()
-            .map(|target| target.machine.name.as_str())
-            .collect();
+        let machines: Vec<&str> = targets.iter().map(|target| target.machine.name.as_str()).collect();
         let finding = Diagnostic::new(E0401_UNKNOWN_TARGET, Severity::Error, None)
             .message(format!("unknown target `{name}`"))
             .note(format!("architectures: {}", quoted(&architectures)))
@@ -62,9 +50,9 @@ pub fn find(name: &str) -> Result<Target, Box<Diagnostic>> {
 
 /// Every target: one per machine, those of an architecture together and its default first.
 pub fn all() -> Result<&'static [Target], Box<Diagnostic>> {
-    TARGETS.as_deref().map_err(|reason| {
-        Box::new(Diagnostic::new(E0403_TARGET_FILE, Severity::Error, None).message(reason.clone()))
-    })
+    TARGETS
+        .as_deref()
+        .map_err(|reason| Box::new(Diagnostic::new(E0403_TARGET_FILE, Severity::Error, None).message(reason.clone())))
 }
 
 /// The targets of one file.
@@ -73,20 +61,14 @@ fn read(name: &str, text: &str) -> Result<Vec<Target>, String> {
     if let Some(finding) = findings.first() {
         return Err(finding.message.clone());
     }
-    let root = Section {
-        path: name,
-        node: &root.ok_or("no mapping")?,
-    };
+    let root = Section { path: name, node: &root.ok_or("no mapping")? };
     let kind = match root.text("kind")? {
         "cpu" => TargetKind::Cpu,
         _ => {
             let [major, minor] = root.list("compute_capability", int)?[..] else {
                 return Err("`compute_capability` takes two numbers".into());
             };
-            TargetKind::Cuda {
-                major: narrow(major)?,
-                minor: narrow(minor)?,
-            }
+            TargetKind::Cuda { major: narrow(major)?, minor: narrow(minor)? }
         }
     };
     let capability = |node: &Node| text_of(node).and_then(Capability::parse);
@@ -104,21 +86,12 @@ fn read(name: &str, text: &str) -> Result<Vec<Target>, String> {
         })
     };
     let machines = root.get("machines")?.entries().unwrap_or_default();
-    machines
-        .iter()
-        .map(|entry| target(machine(entry)?))
-        .collect()
+    machines.iter().map(|entry| target(machine(entry)?)).collect()
 }
 
 fn machine(entry: &Entry) -> Result<Machine, String> {
-    let section = Section {
-        path: &entry.key,
-        node: &entry.node,
-    };
-    let peak = Section {
-        path: "peak",
-        node: section.get("peak")?,
-    };
+    let section = Section { path: &entry.key, node: &entry.node };
+    let peak = Section { path: "peak", node: section.get("peak")? };
     section.text("source")?;
     Ok(Machine {
         name: entry.key.clone(),
@@ -145,10 +118,7 @@ struct Section<'a> {
 
 impl<'a> Section<'a> {
     fn get(&self, key: &str) -> Result<&'a Node, String> {
-        self.node
-            .get(key)
-            .map(|entry| &entry.node)
-            .ok_or_else(|| format!("`{}` lacks `{key}`", self.path))
+        self.node.get(key).map(|entry| &entry.node).ok_or_else(|| format!("`{}` lacks `{key}`", self.path))
     }
 
     fn read<T>(&self, key: &str, read: impl Fn(&'a Node) -> Option<T>) -> Result<T, String> {
@@ -207,12 +177,7 @@ mod tests {
         assert_eq!(targets.len(), 12 + 1);
         for target in targets {
             assert!(target.machine.memory_bytes > 1 << 30 && target.machine.launch_us > 0.0);
-            assert_eq!(
-                target.exact_arch,
-                target.name.ends_with('a'),
-                "{}",
-                target.name
-            );
+            assert_eq!(target.exact_arch, target.name.ends_with('a'), "{}", target.name);
             if !target.is_cpu() {
                 assert_eq!(target.llvm_features, format!("+ptx{}", target.ptx_isa));
                 assert!(target.has(Capability::Mma) && target.min_driver.is_some());
@@ -231,10 +196,7 @@ mod tests {
 
     #[test]
     fn broken_files_say_why() {
-        assert_eq!(
-            read("x", "name: x\nkind: cpu\nmachines: {m: {}}\n").unwrap_err(),
-            "`m` lacks `peak`"
-        );
+        assert_eq!(read("x", "name: x\nkind: cpu\nmachines: {m: {}}\n").unwrap_err(), "`m` lacks `peak`");
         assert!(read("x", "name: [").is_err());
     }
 }

@@ -5,12 +5,10 @@
 //! returned: only a syntax error stops.
 
 use dsc_ir::diag::{
-    Diagnostic, E0102_NOT_UTF8, E0103_TOO_LARGE, E0104_EMPTY, E0105_YAML, E0106_DUPLICATE_KEY,
-    E0107_YAML_LIMIT, Source, Span,
+    Diagnostic, E0102_NOT_UTF8, E0103_TOO_LARGE, E0104_EMPTY, E0105_YAML, E0106_DUPLICATE_KEY, E0107_YAML_LIMIT,
+    Source, Span,
 };
-use serde_yaml::granit_parser::{
-    Event, Marker, Options, Parser, ScalarStyle, Span as Range, StrInput, StructureStyle,
-};
+use serde_yaml::granit_parser::{Event, Marker, Options, Parser, ScalarStyle, Span as Range, StrInput, StructureStyle};
 use std::collections::BTreeMap;
 
 /// Longest text, in bytes.
@@ -97,8 +95,7 @@ impl Node {
 
     /// The node at a dotted path.
     pub fn at(&self, path: &str) -> Option<&Node> {
-        path.split('.')
-            .try_fold(self, |node, key| Some(&node.get(key)?.node))
+        path.split('.').try_fold(self, |node, key| Some(&node.get(key)?.node))
     }
 }
 
@@ -115,9 +112,7 @@ pub fn decode(name: &str, bytes: &[u8]) -> Result<String, Box<Diagnostic>> {
             let byte = bytes.get(valid).copied().unwrap_or_default();
             Err(Box::new(
                 Diagnostic::error(E0102_NOT_UTF8, source.span(valid, 0))
-                    .message(format!(
-                        "the file is not UTF-8: byte 0x{byte:02x} at offset {valid}"
-                    ))
+                    .message(format!("the file is not UTF-8: byte 0x{byte:02x} at offset {valid}"))
                     .help("save the file as UTF-8"),
             ))
         }
@@ -128,33 +123,20 @@ pub fn decode(name: &str, bytes: &[u8]) -> Result<String, Box<Diagnostic>> {
 pub fn too_large(name: &str, n_bytes: u64) -> Box<Diagnostic> {
     let finding = Diagnostic::error(E0103_TOO_LARGE, Source::new(name, "").span(0, 0));
     let message = format!("the file has {n_bytes} bytes, more than the limit of {MAX_BYTES}");
-    Box::new(
-        finding
-            .message(message)
-            .help("layer lists can be patterns, such as `\"2..20\": 2`"),
-    )
+    Box::new(finding.message(message).help("layer lists can be patterns, such as `\"2..20\": 2`"))
 }
 
 /// The tree of a text. Only syntax errors, an exceeded limit or an empty text give no tree.
 pub fn parse(source: &Source) -> (Option<Node>, Vec<Diagnostic>) {
     if source.text.len() > MAX_BYTES {
-        return (
-            None,
-            vec![*too_large(&source.name, source.text.len() as u64)],
-        );
+        return (None, vec![*too_large(&source.name, source.text.len() as u64)]);
     }
     let mut options = Options::default();
     options.flow_nesting_limit = MAX_DEPTH;
     options.block_nesting_limit = MAX_DEPTH;
     options.set_emit_comments(false);
     let parser = Parser::new_from_str_with_options(&source.text, options);
-    let mut builder = Builder {
-        source,
-        parser,
-        anchors: BTreeMap::new(),
-        n_nodes: 0,
-        findings: Vec::new(),
-    };
+    let mut builder = Builder { source, parser, anchors: BTreeMap::new(), n_nodes: 0, findings: Vec::new() };
     let tree = match builder.document() {
         Ok(tree) => tree,
         Err(stop) => {
@@ -180,17 +162,9 @@ impl<'a> Builder<'a> {
         let mut tree = None;
         while let Some((event, range)) = self.next()? {
             match event {
-                Event::StreamStart
-                | Event::StreamEnd
-                | Event::DocumentStart(..)
-                | Event::DocumentEnd => {}
+                Event::StreamStart | Event::StreamEnd | Event::DocumentStart(..) | Event::DocumentEnd => {}
                 _ if tree.is_some() => {
-                    return Err(self.stop(
-                        E0105_YAML,
-                        range,
-                        "a second document starts here",
-                        "keep one per file",
-                    ));
+                    return Err(self.stop(E0105_YAML, range, "a second document starts here", "keep one per file"));
                 }
                 event => tree = Some(self.node(event, range, 0)?),
             }
@@ -199,8 +173,7 @@ impl<'a> Builder<'a> {
         if empty {
             let at = self.source.span(0, 0);
             let finding = Diagnostic::error(E0104_EMPTY, at).message("the file is empty");
-            self.findings
-                .push(finding.help("`dsc import config.json` writes a spec to start from"));
+            self.findings.push(finding.help("`dsc import config.json` writes a spec to start from"));
             return Ok(None);
         }
         Ok(tree)
@@ -216,9 +189,7 @@ impl<'a> Builder<'a> {
                 let reason = text.split(" at char ").next().unwrap_or_default();
                 let limit = reason.contains("limit") || reason.contains("nesting");
                 let code = if limit { E0107_YAML_LIMIT } else { E0105_YAML };
-                Err(Box::new(
-                    Diagnostic::error(code, span).message(format!("not valid YAML: {reason}")),
-                ))
+                Err(Box::new(Diagnostic::error(code, span).message(format!("not valid YAML: {reason}"))))
             }
         }
     }
@@ -235,68 +206,41 @@ impl<'a> Builder<'a> {
             Event::Scalar(text, style, anchor, tag) => {
                 self.no_tag(tag.is_some(), range);
                 let plain = style == ScalarStyle::Plain;
-                let value = if plain {
-                    resolve(&text)
-                } else {
-                    Value::Text(Text {
-                        text: text.into(),
-                        plain,
-                    })
-                };
+                let value = if plain { resolve(&text) } else { Value::Text(Text { text: text.into(), plain }) };
                 (value, anchor)
             }
             Event::SequenceStart(style, anchor, tag) => {
                 self.no_tag(tag.is_some(), range);
                 let (items, end) = self.items(depth)?;
-                range.end = if style == StructureStyle::Flow {
-                    end
-                } else {
-                    range.end
-                };
+                range.end = if style == StructureStyle::Flow { end } else { range.end };
                 (Value::Seq(items), anchor)
             }
             Event::MappingStart(style, anchor, tag) => {
                 self.no_tag(tag.is_some(), range);
                 let (entries, end) = self.entries(depth)?;
-                range.end = if style == StructureStyle::Flow {
-                    end
-                } else {
-                    range.end
-                };
+                range.end = if style == StructureStyle::Flow { end } else { range.end };
                 (Value::Map(entries), anchor)
             }
             _ => {
                 return Err(self.stop(E0105_YAML, range, "not valid YAML: a value is missing", ""));
             }
         };
-        let node = Node {
-            value,
-            span: self.span(range),
-        };
+        let node = Node { value, span: self.span(range) };
         if anchor > 0 {
-            self.anchors
-                .insert(anchor, (node.clone(), self.n_nodes - before + 1));
+            self.anchors.insert(anchor, (node.clone(), self.n_nodes - before + 1));
         }
         Ok(node)
     }
 
     fn alias(&mut self, id: usize, range: Range) -> Result<Node, Stop> {
         let Some((node, n_nodes)) = self.anchors.get(&id) else {
-            return Err(self.stop(
-                E0105_YAML,
-                range,
-                "an alias to the value that it is part of",
-                "",
-            ));
+            return Err(self.stop(E0105_YAML, range, "an alias to the value that it is part of", ""));
         };
         self.n_nodes = self.n_nodes.saturating_add(*n_nodes);
         if self.n_nodes > MAX_NODES {
             return Err(self.limit(range));
         }
-        Ok(Node {
-            value: node.value.clone(),
-            span: self.span(range),
-        })
+        Ok(Node { value: node.value.clone(), span: self.span(range) })
     }
 
     /// The items of a list, and where it ends.
@@ -337,11 +281,7 @@ impl<'a> Builder<'a> {
                 self.findings.push(finding);
             } else {
                 places.insert(key.clone(), key_span.clone());
-                entries.push(Entry {
-                    key,
-                    key_span,
-                    node,
-                });
+                entries.push(Entry { key, key_span, node });
             }
         }
         Ok((entries, end))
@@ -356,60 +296,32 @@ impl<'a> Builder<'a> {
 
     fn no_tag(&mut self, tagged: bool, range: Range) {
         if tagged {
-            let finding = self.stop(
-                E0105_YAML,
-                range,
-                "YAML tags have no meaning in a spec",
-                "remove the tag",
-            );
+            let finding = self.stop(E0105_YAML, range, "YAML tags have no meaning in a spec", "remove the tag");
             self.findings.push(*finding);
         }
     }
 
     fn limit(&self, range: Range) -> Stop {
         let what = format!("more than {MAX_NODES} values, or nested deeper than {MAX_DEPTH}");
-        self.stop(
-            E0107_YAML_LIMIT,
-            range,
-            &what,
-            "aliases count as often as they are used",
-        )
+        self.stop(E0107_YAML_LIMIT, range, &what, "aliases count as often as they are used")
     }
 
     fn stop(&self, code: dsc_ir::diag::Code, range: Range, message: &str, help: &str) -> Stop {
         let help = (!help.is_empty()).then(|| help.to_owned());
-        Box::new(
-            Diagnostic::error(code, self.span(range))
-                .message(message)
-                .help(help),
-        )
+        Box::new(Diagnostic::error(code, self.span(range)).message(message).help(help))
     }
 
     fn point(&self, at: &Marker) -> Span {
         let start = at.byte_offset().unwrap_or(0).min(self.source.text.len());
         let (line, col) = (narrow(at.line()), narrow(at.col() + 1));
-        Span {
-            file: self.source.name.clone(),
-            start,
-            len: 0,
-            line,
-            col,
-        }
+        Span { file: self.source.name.clone(), start, len: 0, line, col }
     }
 
     /// The place of a range, up to the end of its first line.
     fn span(&self, range: Range) -> Span {
         let mut span = self.point(&range.start);
-        let end = range
-            .end
-            .byte_offset()
-            .unwrap_or(span.start)
-            .min(self.source.text.len());
-        let text = self
-            .source
-            .text
-            .get(span.start..end.max(span.start))
-            .unwrap_or_default();
+        let end = range.end.byte_offset().unwrap_or(span.start).min(self.source.text.len());
+        let text = self.source.text.get(span.start..end.max(span.start)).unwrap_or_default();
         span.len = text.lines().next().unwrap_or_default().trim_end().len();
         span
     }
@@ -432,19 +344,14 @@ fn resolve(text: &str) -> Value {
     }
     match float(text) {
         Some(float) => Value::Float(float),
-        None => Value::Text(Text {
-            text: text.to_owned(),
-            plain: true,
-        }),
+        None => Value::Text(Text { text: text.to_owned(), plain: true }),
     }
 }
 
 fn integer(text: &str) -> Option<i128> {
     let radix = |digits: &str, base| {
         let signed = digits.starts_with(['+', '-']);
-        (!signed)
-            .then(|| i128::from_str_radix(digits, base).ok())
-            .flatten()
+        (!signed).then(|| i128::from_str_radix(digits, base).ok()).flatten()
     };
     if let Some(hex) = text.strip_prefix("0x") {
         return radix(hex, 16);
@@ -459,19 +366,13 @@ fn float(text: &str) -> Option<f64> {
     let bare = text.strip_prefix(['+', '-']).unwrap_or(text);
     match bare {
         ".inf" | ".Inf" | ".INF" => {
-            return Some(if text.starts_with('-') {
-                f64::NEG_INFINITY
-            } else {
-                f64::INFINITY
-            });
+            return Some(if text.starts_with('-') { f64::NEG_INFINITY } else { f64::INFINITY });
         }
         ".nan" | ".NaN" | ".NAN" => return Some(f64::NAN),
         _ => {}
     }
     let numeric = bare.starts_with(|c: char| c.is_ascii_digit() || c == '.')
-        && bare
-            .chars()
-            .all(|c| c.is_ascii_digit() || matches!(c, '.' | 'e' | 'E' | '+' | '-'));
+        && bare.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | 'e' | 'E' | '+' | '-'));
     numeric.then(|| text.parse().ok()).flatten()
 }
 
@@ -487,14 +388,9 @@ mod tests {
     fn scalars_follow_the_core_schema() {
         let (node, findings) = tree("[1, 0x10, 1e-20, .5, yes, ~, true, 'x', 1_000, 2..20, -3]");
         assert!(findings.is_empty());
-        let Value::Seq(items) = node.unwrap().value else {
-            panic!("no list")
-        };
+        let Value::Seq(items) = node.unwrap().value else { panic!("no list") };
         let kinds: Vec<&str> = items.iter().map(Node::kind).collect();
-        assert_eq!(
-            kinds[..4],
-            ["an integer", "an integer", "a number", "a number"]
-        );
+        assert_eq!(kinds[..4], ["an integer", "an integer", "a number", "a number"]);
         assert_eq!(kinds[4..8], ["a text", "nothing", "a boolean", "a text"]);
         assert_eq!(kinds[8..], ["a text", "a text", "an integer"]);
     }
@@ -533,16 +429,7 @@ mod tests {
 
     #[test]
     fn odd_texts_are_refused() {
-        for text in [
-            "",
-            "# only\n",
-            "a: [1",
-            "a: b: c",
-            "? [1]\n: 2",
-            "a: &x [*x]",
-            "a: *nope",
-            "a: 1\n---\nb: 2",
-        ] {
+        for text in ["", "# only\n", "a: [1", "a: b: c", "? [1]\n: 2", "a: &x [*x]", "a: *nope", "a: 1\n---\nb: 2"] {
             assert!(!tree(text).1.is_empty(), "{text:?}");
         }
         let deep = "[".repeat(5000);

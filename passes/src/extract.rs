@@ -118,7 +118,9 @@ fn kernel_of(c: &Clusters<'_>, g: Group, kept: &BTreeSet<ValueId>) -> (Kernel, V
 fn rows_of(k: &Graph) -> Expr {
     let first = k.nodes.first();
     let of = |v: &ValueId| k.ty(*v).shape.first().cloned();
-    first.and_then(|n| n.outputs.first().and_then(of).or_else(|| n.inputs.get(1).and_then(of))).unwrap_or(Expr::Const(1))
+    first
+        .and_then(|n| n.outputs.first().and_then(of).or_else(|| n.inputs.get(1).and_then(of)))
+        .unwrap_or(Expr::Const(1))
 }
 
 /// A name from what the kernel is about: its weights for products, its most telling ops otherwise.

@@ -91,8 +91,7 @@ fn merge(graph: &Graph, r: &mut Rewriter<'_>, nodes: &[NodeId]) -> Result<(), Ty
         Op::ExpertLinear(_) => op::ExpertLinear {}.into(),
         _ => op::Linear { heads }.into(),
     };
-    let names: Vec<(String, _)> =
-        outputs.iter().map(|v| (graph.value(*v).name.clone(), graph.ty(*v).dtype)).collect();
+    let names: Vec<(String, _)> = outputs.iter().map(|v| (graph.value(*v).name.clone(), graph.ty(*v).dtype)).collect();
     let named: Vec<(&str, _)> = names.iter().map(|(n, d)| (n.as_str(), *d)).collect();
     let made = r.new.add(op, first.layer, &inputs, &named)?;
     for (old, new) in outputs.into_iter().zip(made) {

@@ -24,9 +24,8 @@ fn wants(graph: &Graph, node: &Node, numerics: &Numerics) -> bool {
         _ => return false,
     };
     let switch = if matches!(node.op, Op::GroupLinear(_)) { numerics.wo_a_fp8 } else { numerics.linear_inputs_fp8 };
-    let quantised = |v: &ValueId| {
-        matches!(graph.ty(*v).dtype, DType::Weight(WeightFormat::Fp8 { .. } | WeightFormat::Fp4))
-    };
+    let quantised =
+        |v: &ValueId| matches!(graph.ty(*v).dtype, DType::Weight(WeightFormat::Fp8 { .. } | WeightFormat::Fp4));
     let plain = matches!(graph.ty(node.inputs[0]).dtype, DType::F32 | DType::Bf16);
     switch && plain && node.inputs[first_weight..].iter().all(quantised)
 }
@@ -56,7 +55,8 @@ pub fn run(
             None => {
                 let name = format!("{}.fp8", graph.value(x).name);
                 let new_x = r.get(x)?;
-                let made = r.new.add(op::Quantize { format }, node.layer, &[new_x], &[(&name, DType::Packed(format))])?;
+                let made =
+                    r.new.add(op::Quantize { format }, node.layer, &[new_x], &[(&name, DType::Packed(format))])?;
                 remarks.taken(
                     NAME,
                     node.layer,

@@ -202,8 +202,26 @@ pub fn open(
     one_rank(&bundle.manifest)?;
     match name {
         "cpu" => Ok(Box::new(crate::cpu::CpuDevice::new(bundle, weights, capacity, threads)?)),
-        _ => Err(DeviceError::Unsupported(format!("there is no device `{name}`; `cpu` is one"))),
+        _ => match name.strip_prefix("cuda:").or((name == "cuda").then_some("0")).map(str::parse) {
+            Some(Ok(ordinal)) => gpu(bundle, weights, capacity, ordinal),
+            _ => Err(DeviceError::Unsupported(format!("there is no device `{name}`; there are `cpu` and `cuda:N`"))),
+        },
     }
+}
+
+#[cfg(feature = "cuda")]
+fn gpu(
+    bundle: &Bundle,
+    weights: &mut WeightStore,
+    capacity: Capacity,
+    ordinal: usize,
+) -> Result<Box<dyn Device>, DeviceError> {
+    Ok(Box::new(crate::cuda::model::CudaDevice::new(bundle, weights, capacity, ordinal)?))
+}
+
+#[cfg(not(feature = "cuda"))]
+fn gpu(_: &Bundle, _: &mut WeightStore, _: Capacity, ordinal: usize) -> Result<Box<dyn Device>, DeviceError> {
+    Err(DeviceError::Machine(format!("this program was built without the feature `cuda`, so not for cuda:{ordinal}")))
 }
 
 /// Refuses bundles whose shapes are for one of several ranks.

@@ -38,11 +38,7 @@ fn run(case: &Case, sets: &[&str], chunk: usize) -> Vec<Generation> {
 }
 
 fn v41() -> Case {
-    Case {
-        spec: "tiny-v41.yaml",
-        folder: "v41-tiny-a",
-        tables: Some(fixture("v41-tiny-a/engram_tables.json")),
-    }
+    Case { spec: "tiny-v41.yaml", folder: "v41-tiny-a", tables: Some(fixture("v41-tiny-a/engram_tables.json")) }
 }
 
 const PLAIN: [&str; 3] = ["numerics.activations=f32", "numerics.linear_inputs=exact", "numerics.caches=exact"];
@@ -96,8 +92,7 @@ fn v4_exact() {
         let vocab = 256;
         let positions =
             if expected.has(&name) { expected.ints(&name) } else { (0..(want.len() / vocab) as i32).collect() };
-        let got: Vec<f32> =
-            positions.iter().flat_map(|p| logits[*p as usize * vocab..][..vocab].to_vec()).collect();
+        let got: Vec<f32> = positions.iter().flat_map(|p| logits[*p as usize * vocab..][..vocab].to_vec()).collect();
         let diff = max_diff(&got, &want);
         assert!(diff <= 2e-4, "prompt {i}: {diff}");
         assert_eq!(g.tokens, expected.ints(&format!("p{i}.decode_tokens")), "prompt {i}");

@@ -2,10 +2,8 @@
 
 use dsc_tests::{Session, Tensors, argmax, fixture, max_diff, model};
 
-const PLAIN: [&str; 3] =
-    ["numerics.activations=f32", "numerics.linear_inputs=exact", "numerics.caches=exact"];
-const PRIMARY: [&str; 3] =
-    ["numerics.activations=f32", "numerics.linear_inputs=exact", "numerics.caches=packed"];
+const PLAIN: [&str; 3] = ["numerics.activations=f32", "numerics.linear_inputs=exact", "numerics.caches=exact"];
+const PRIMARY: [&str; 3] = ["numerics.activations=f32", "numerics.linear_inputs=exact", "numerics.caches=packed"];
 
 fn prompts(folder: &str) -> Vec<Vec<i32>> {
     let text = std::fs::read_to_string(fixture(&format!("{folder}/inputs.json"))).unwrap();
@@ -137,10 +135,8 @@ fn v4_logits_and_tokens() {
         let (logits, tokens) = generate(&mut s, prompt, 16);
         let name = format!("p{i}.logits_positions");
         let vocab = logits.len() / prompt.len();
-        let positions =
-            if expected.has(&name) { expected.ints(&name) } else { (0..prompt.len() as i32).collect() };
-        let got: Vec<f32> =
-            positions.iter().flat_map(|p| logits[*p as usize * vocab..][..vocab].to_vec()).collect();
+        let positions = if expected.has(&name) { expected.ints(&name) } else { (0..prompt.len() as i32).collect() };
+        let got: Vec<f32> = positions.iter().flat_map(|p| logits[*p as usize * vocab..][..vocab].to_vec()).collect();
         let diff = max_diff(&got, &expected.floats(&format!("p{i}.logits")));
         assert!(diff <= 2e-4, "prompt {i}: {diff}");
         assert_eq!(tokens, expected.ints(&format!("p{i}.decode_tokens")), "prompt {i}");

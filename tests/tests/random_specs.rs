@@ -37,7 +37,13 @@ const PATTERNS: [(&str, &str, &str, &str, &str); 7] = [
     ("[0, 1, 1, 1]", "[1]", "[1, 2]", "", ""),
     ("[3, 3, 2, 2, 2]", "[0, 2]", "[0, 2, 3]", "", ""),
     ("[2, 1, 1, 1]", "[0, 1]", "[0, 1, 2]", "", "candidates"),
-    ("[4, 8, 0, 4]", "[0, 1, 3]", "[0, 3]", "  dense_ratios: [8]\n  overlap_ratios: [4]\n  position_bias: true\n", "hidden"),
+    (
+        "[4, 8, 0, 4]",
+        "[0, 1, 3]",
+        "[0, 3]",
+        "  dense_ratios: [8]\n  overlap_ratios: [4]\n  position_bias: true\n",
+        "hidden",
+    ),
     ("[1, 5, 5]", "[0, 1]", "[0, 1]", "", ""),
 ];
 

@@ -3,8 +3,7 @@
 use crate::validate::quoted;
 use crate::yaml::{Entry, Node, Value};
 use dsc_ir::diag::{
-    Diagnostic, E0503_IMPORT_MISSING, E0504_IMPORT_VALUE, Severity, Span, W0510_IMPORT_UNUSED,
-    W0511_IMPORT_LEFT_OUT,
+    Diagnostic, E0503_IMPORT_MISSING, E0504_IMPORT_VALUE, Severity, Span, W0510_IMPORT_UNUSED, W0511_IMPORT_LEFT_OUT,
 };
 use std::collections::BTreeSet;
 
@@ -32,9 +31,7 @@ impl<'a> Config<'a> {
 
     /// Looks up keys in this section first from now on.
     pub fn enter(&mut self, key: &str) -> Option<()> {
-        let entry = self
-            .entry(key)
-            .filter(|entry| entry.node.entries().is_some());
+        let entry = self.entry(key).filter(|entry| entry.node.entries().is_some());
         let Some(entry) = entry else {
             self.missing(key);
             return None;
@@ -64,9 +61,7 @@ impl<'a> Config<'a> {
             let first = node.get(parts.next()?)?;
             parts.try_fold(first, |entry, part| entry.node.get(part))
         };
-        self.section
-            .and_then(|section| find(&section.node))
-            .or_else(|| find(self.root))
+        self.section.and_then(|section| find(&section.node)).or_else(|| find(self.root))
     }
 
     /// Place of a key's value.
@@ -90,8 +85,7 @@ impl<'a> Config<'a> {
     }
 
     pub fn has(&self, path: &str) -> bool {
-        self.entry(path)
-            .is_some_and(|entry| entry.node.value != Value::Null)
+        self.entry(path).is_some_and(|entry| entry.node.value != Value::Null)
     }
 
     fn missing(&mut self, path: &str) {
@@ -105,10 +99,7 @@ impl<'a> Config<'a> {
         if self.missing.is_empty() {
             return;
         }
-        let place = self
-            .section
-            .map_or(&self.root.span, |section| &section.key_span)
-            .clone();
+        let place = self.section.map_or(&self.root.span, |section| &section.key_span).clone();
         let names: Vec<&str> = self.missing.iter().map(String::as_str).collect();
         let finding = Diagnostic::error(E0503_IMPORT_MISSING, place)
             .message(format!("the configuration lacks {}", quoted(&names)));
@@ -117,8 +108,7 @@ impl<'a> Config<'a> {
 
     /// Reports a value that is not understood.
     pub fn refuse(&mut self, path: &str, message: String) {
-        let finding =
-            Diagnostic::new(E0504_IMPORT_VALUE, Severity::Error, self.place(path)).message(message);
+        let finding = Diagnostic::new(E0504_IMPORT_VALUE, Severity::Error, self.place(path)).message(message);
         self.findings.push(finding);
     }
 
@@ -144,11 +134,7 @@ impl<'a> Config<'a> {
     }
 
     pub fn int_or(&mut self, path: &str, default: u64) -> Option<u64> {
-        if self.has(path) {
-            self.int(path)
-        } else {
-            Some(default)
-        }
+        if self.has(path) { self.int(path) } else { Some(default) }
     }
 
     pub fn float(&mut self, path: &str) -> Option<f64> {
@@ -160,11 +146,7 @@ impl<'a> Config<'a> {
     }
 
     pub fn float_or(&mut self, path: &str, default: f64) -> Option<f64> {
-        if self.has(path) {
-            self.float(path)
-        } else {
-            Some(default)
-        }
+        if self.has(path) { self.float(path) } else { Some(default) }
     }
 
     pub fn flag_or(&mut self, path: &str, default: bool) -> Option<bool> {
@@ -185,11 +167,9 @@ impl<'a> Config<'a> {
     }
 
     pub fn ints(&mut self, path: &str) -> Option<Vec<u64>> {
-        self.typed(path, "a list of natural numbers", |node| {
-            match &node.value {
-                Value::Seq(items) => items.iter().map(int_of).collect(),
-                _ => None,
-            }
+        self.typed(path, "a list of natural numbers", |node| match &node.value {
+            Value::Seq(items) => items.iter().map(int_of).collect(),
+            _ => None,
         })
     }
 
@@ -214,19 +194,13 @@ impl<'a> Config<'a> {
     }
 
     pub fn only_flag(&mut self, path: &str, allowed: bool) {
-        if self
-            .flag_or(path, allowed)
-            .is_some_and(|found| found != allowed)
-        {
+        if self.flag_or(path, allowed).is_some_and(|found| found != allowed) {
             self.refuse(path, format!("dsc knows `{path}` only as `{allowed}`"));
         }
     }
 
     pub fn only_number(&mut self, path: &str, allowed: f64) {
-        if self
-            .float_or(path, allowed)
-            .is_some_and(|found| found != allowed)
-        {
+        if self.float_or(path, allowed).is_some_and(|found| found != allowed) {
             self.refuse(path, format!("dsc knows `{path}` only as {allowed}"));
         }
     }
@@ -263,15 +237,9 @@ impl<'a> Config<'a> {
     }
 
     fn unused(&self, entry: &Entry, prefix: &str, out: &mut Vec<Diagnostic>) {
-        let path = if prefix.is_empty() {
-            entry.key.clone()
-        } else {
-            format!("{prefix}.{}", entry.key)
-        };
+        let path = if prefix.is_empty() { entry.key.clone() } else { format!("{prefix}.{}", entry.key) };
         match entry.node.entries() {
-            Some(inner) if !inner.is_empty() => inner
-                .iter()
-                .for_each(|entry| self.unused(entry, &path, out)),
+            Some(inner) if !inner.is_empty() => inner.iter().for_each(|entry| self.unused(entry, &path, out)),
             _ if self.used.contains(&mark(&entry.key_span)) => {}
             _ => {
                 let finding = Diagnostic::warning(W0510_IMPORT_UNUSED, entry.key_span.clone());
@@ -289,9 +257,7 @@ fn mark(span: &Span) -> String {
 fn int_of(node: &Node) -> Option<u64> {
     match node.value {
         Value::Int(value) => u64::try_from(value).ok(),
-        Value::Float(value) if value >= 0.0 && value.fract() == 0.0 && value < 9e15 => {
-            Some(value as u64)
-        }
+        Value::Float(value) if value >= 0.0 && value.fract() == 0.0 && value < 9e15 => Some(value as u64),
         _ => None,
     }
 }

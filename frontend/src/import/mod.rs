@@ -11,8 +11,7 @@ mod write;
 use crate::yaml;
 use config::Config;
 use dsc_ir::diag::{
-    Diagnostic, E0501_JSON, E0502_MODEL_TYPE, E0504_IMPORT_VALUE, Severity, SourceMap, Style,
-    has_errors,
+    Diagnostic, E0501_JSON, E0502_MODEL_TYPE, E0504_IMPORT_VALUE, Severity, SourceMap, Style, has_errors,
 };
 use write::Parts;
 
@@ -39,38 +38,21 @@ pub fn import(name: &str, text: &str) -> Imported {
     let mut sources = SourceMap::new();
     let source = sources.add(name, text);
     if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(text) {
-        let offset = text
-            .split_inclusive('\n')
-            .take(error.line().saturating_sub(1))
-            .map(str::len)
-            .sum::<usize>();
+        let offset = text.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum::<usize>();
         let at = source.span(offset + error.column().saturating_sub(1), 0);
         let reason = error.to_string();
         let reason = reason.split(" at line").next().unwrap_or_default();
         let finding = Diagnostic::error(E0501_JSON, at).message(format!("not JSON: {reason}"));
-        return Imported {
-            yaml: None,
-            findings: vec![finding],
-            sources,
-        };
+        return Imported { yaml: None, findings: vec![finding], sources };
     }
     if !text.trim_start().starts_with('{') {
-        let finding = Diagnostic::error(E0501_JSON, source.span(0, 1))
-            .message("a configuration is a JSON object");
-        return Imported {
-            yaml: None,
-            findings: vec![finding],
-            sources,
-        };
+        let finding = Diagnostic::error(E0501_JSON, source.span(0, 1)).message("a configuration is a JSON object");
+        return Imported { yaml: None, findings: vec![finding], sources };
     }
     // JSON is YAML, and the YAML tree has places.
     let (root, mut findings) = yaml::parse(&source);
     let Some(root) = root else {
-        return Imported {
-            yaml: None,
-            findings,
-            sources,
-        };
+        return Imported { yaml: None, findings, sources };
     };
     let mut config = Config::new(&root);
     let yaml = convert(&mut config).map(|parts| parts.text());
@@ -79,11 +61,7 @@ pub fn import(name: &str, text: &str) -> Imported {
     findings.extend(config.into_findings());
     let yaml = yaml.filter(|_| !has_errors(&findings));
     let yaml = yaml.filter(|yaml| is_valid(name, yaml, &mut findings, &mut sources));
-    Imported {
-        yaml,
-        findings,
-        sources,
-    }
+    Imported { yaml, findings, sources }
 }
 
 fn convert(config: &mut Config<'_>) -> Option<Parts> {
@@ -96,19 +74,11 @@ fn convert(config: &mut Config<'_>) -> Option<Parts> {
         "deepseek_v41_text" => v41::parts(config),
         "deepseek_v4" => v4::parts(config),
         other => {
-            let finding = Diagnostic::new(
-                E0502_MODEL_TYPE,
-                Severity::Error,
-                config.place("model_type"),
-            )
-            .message(format!("cannot import the model type `{other}`"))
-            .note("known are `deepseek_v41` and `deepseek_v4`");
+            let finding = Diagnostic::new(E0502_MODEL_TYPE, Severity::Error, config.place("model_type"))
+                .message(format!("cannot import the model type `{other}`"))
+                .note("known are `deepseek_v41` and `deepseek_v4`");
             let v32 = other.starts_with("deepseek_v3");
-            config.push(
-                finding.note(
-                    v32.then(|| "multi-head latent attention is not supported yet".to_owned()),
-                ),
-            );
+            config.push(finding.note(v32.then(|| "multi-head latent attention is not supported yet".to_owned())));
             config.ignore_all();
             None
         }
@@ -116,18 +86,11 @@ fn convert(config: &mut Config<'_>) -> Option<Parts> {
 }
 
 /// Whether the text is a valid spec; findings are added otherwise.
-fn is_valid(
-    name: &str,
-    yaml: &str,
-    findings: &mut Vec<Diagnostic>,
-    sources: &mut SourceMap,
-) -> bool {
+fn is_valid(name: &str, yaml: &str, findings: &mut Vec<Diagnostic>, sources: &mut SourceMap) -> bool {
     let loaded = crate::load_str("imported spec", yaml, &[]);
     if loaded.checked.is_none() {
         let finding = Diagnostic::new(E0504_IMPORT_VALUE, Severity::Error, None)
-            .message(format!(
-                "`{name}` describes an architecture that is not valid"
-            ))
+            .message(format!("`{name}` describes an architecture that is not valid"))
             .note("the findings below are about the spec written from it");
         findings.push(finding);
         sources.extend(&loaded.sources);

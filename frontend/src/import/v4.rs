@@ -21,12 +21,7 @@ pub fn parts(config: &mut Config<'_>) -> Option<Parts> {
     write::moe(config, &mut parts);
     hash_layers(config, &mut parts);
     write::weights(config, &mut parts);
-    let draft = [
-        "num_nextn_predict_layers",
-        "dspark_target_layer_ids",
-        "dspark_markov_rank",
-        "dspark_block_size",
-    ];
+    let draft = ["num_nextn_predict_layers", "dspark_target_layer_ids", "dspark_markov_rank", "dspark_block_size"];
     config.leave_out(&draft, "draft stages (MTP)");
     Some(parts)
 }
@@ -34,11 +29,7 @@ pub fn parts(config: &mut Config<'_>) -> Option<Parts> {
 fn rope(config: &mut Config<'_>, parts: &mut Parts) -> Option<()> {
     let saved = config.has("rope_parameters.main");
     parts.section("rope");
-    let theta = if saved {
-        config.float("rope_parameters.main.rope_theta")?
-    } else {
-        config.float("rope_theta")?
-    };
+    let theta = if saved { config.float("rope_parameters.main.rope_theta")? } else { config.float("rope_theta")? };
     parts.key("rope_theta", number(theta));
     if !saved {
         parts.float(config, "compress_rope_theta");
@@ -68,31 +59,16 @@ fn rotated_share(config: &mut Config<'_>) -> Option<()> {
 
 /// Ratios, sources and selection: every layer compresses its own rows, CSA layers select from them.
 fn layers(config: &mut Config<'_>, parts: &mut Parts) -> Option<()> {
-    let (ratios, csa) = if config.has("layer_types") {
-        typed_ratios(config)?
-    } else {
-        (ratios(config)?, CSA)
-    };
+    let (ratios, csa) = if config.has("layer_types") { typed_ratios(config)? } else { (ratios(config)?, CSA) };
     let which = |keep: &dyn Fn(u64) -> bool| -> Vec<u64> {
-        (0_u64..)
-            .zip(&ratios)
-            .filter(|(_, ratio)| keep(**ratio))
-            .map(|(layer, _)| layer)
-            .collect()
+        (0_u64..).zip(&ratios).filter(|(_, ratio)| keep(**ratio)).map(|(layer, _)| layer).collect()
     };
-    let mut dense: Vec<u64> = ratios
-        .iter()
-        .copied()
-        .filter(|ratio| *ratio > 0 && *ratio != csa)
-        .collect();
+    let mut dense: Vec<u64> = ratios.iter().copied().filter(|ratio| *ratio > 0 && *ratio != csa).collect();
     dense.sort_unstable();
     dense.dedup();
     parts.section("compress");
     parts.key("compress_ratios", per_layer(&ratios));
-    parts.key(
-        "kv_source_layer_ids",
-        layer_list(&which(&|ratio| ratio > 0)),
-    );
+    parts.key("kv_source_layer_ids", layer_list(&which(&|ratio| ratio > 0)));
     parts.key("dense_ratios", format!("{dense:?}"));
     parts.key("overlap_ratios", format!("[{csa}]"));
     parts.key("position_bias", true);
@@ -114,10 +90,7 @@ fn typed_ratios(config: &mut Config<'_>) -> Option<(Vec<u64>, u64)> {
     let csa = config.int_or("compress_rates.compressed_sparse_attention", CSA)?;
     let hca = config.int_or("compress_rates.heavily_compressed_attention", HCA)?;
     if csa == hca {
-        config.refuse(
-            "compress_rates",
-            format!("dsc tells CSA from HCA by their rate, and both are {csa}"),
-        );
+        config.refuse("compress_rates", format!("dsc tells CSA from HCA by their rate, and both are {csa}"));
         return None;
     }
     let types = config.texts("layer_types")?;
@@ -128,19 +101,13 @@ fn typed_ratios(config: &mut Config<'_>) -> Option<(Vec<u64>, u64)> {
             "compressed_sparse_attention" => csa,
             "heavily_compressed_attention" => hca,
             other => {
-                config.refuse(
-                    "layer_types",
-                    format!("dsc knows no layers of type `{other}`"),
-                );
+                config.refuse("layer_types", format!("dsc knows no layers of type `{other}`"));
                 return None;
             }
         });
     }
     if config.has("compress_ratios") && ratios_differ(config, &ratios)? {
-        config.refuse(
-            "compress_ratios",
-            "`compress_ratios` and `layer_types` disagree".into(),
-        );
+        config.refuse("compress_ratios", "`compress_ratios` and `layer_types` disagree".into());
     }
     Some((ratios, csa))
 }
@@ -152,8 +119,7 @@ fn ratios_differ(config: &mut Config<'_>, typed: &[u64]) -> Option<bool> {
 /// Rows with bf16 rotary channels where the scale groups fit.
 fn kv_cache(config: &mut Config<'_>, parts: &mut Parts) -> Option<()> {
     let (head, rope) = (config.int("head_dim")?, config.int("qk_rope_head_dim")?);
-    let published =
-        head.saturating_sub(rope).is_multiple_of(64) && [16, 32, 64, 128].contains(&rope);
+    let published = head.saturating_sub(rope).is_multiple_of(64) && [16, 32, 64, 128].contains(&rope);
     let row = match (published, head.is_multiple_of(32)) {
         (true, _) => format!("fp8_rope{rope}"),
         (false, true) => "fp8".into(),
@@ -163,14 +129,7 @@ fn kv_cache(config: &mut Config<'_>, parts: &mut Parts) -> Option<()> {
     parts.key("window", &row);
     parts.key("main", &row);
     let index = config.int_or("index_head_dim", 32)?;
-    parts.key(
-        "index",
-        if index.is_multiple_of(32) {
-            "mxfp4"
-        } else {
-            "bf16"
-        },
-    );
+    parts.key("index", if index.is_multiple_of(32) { "mxfp4" } else { "bf16" });
     Some(())
 }
 
@@ -179,8 +138,7 @@ fn hash_layers(config: &mut Config<'_>, parts: &mut Parts) -> Option<()> {
         let types = config.texts("mlp_layer_types")?;
         let n_hash = types.iter().take_while(|kind| *kind == "hash_moe").count();
         if let Some(other) = types[n_hash..].iter().find(|kind| *kind != "moe") {
-            let message =
-                format!("layers of type `{other}` after the leading `hash_moe` ones are not known");
+            let message = format!("layers of type `{other}` after the leading `hash_moe` ones are not known");
             config.refuse("mlp_layer_types", message);
             return None;
         }

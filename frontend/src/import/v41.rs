@@ -26,10 +26,7 @@ fn compress(config: &mut Config<'_>, parts: &mut Parts) -> Option<()> {
     let ratios = ratios(config)?;
     parts.section("compress");
     parts.key("compress_ratios", per_layer(&ratios));
-    parts.key(
-        "kv_source_layer_ids",
-        layer_list(&config.ints("kv_source_layer_ids")?),
-    );
+    parts.key("kv_source_layer_ids", layer_list(&config.ints("kv_source_layer_ids")?));
     Some(())
 }
 
@@ -39,14 +36,10 @@ pub fn ratios(config: &mut Config<'_>) -> Option<Vec<u64>> {
     let stages = usize::try_from(config.int_or("num_nextn_predict_layers", 0)?).ok()?;
     let mut ratios = config.ints("compress_ratios")?;
     let stage_ratios = ratios.get(n_layers..).unwrap_or_default();
-    if ratios.len() < n_layers
-        || stage_ratios.len() > stages
-        || stage_ratios.iter().any(|ratio| *ratio != 0)
-    {
+    if ratios.len() < n_layers || stage_ratios.len() > stages || stage_ratios.iter().any(|ratio| *ratio != 0) {
         let n = ratios.len();
-        let message = format!(
-            "`compress_ratios` has {n} entries for {n_layers} layers and {stages} draft stages of ratio 0"
-        );
+        let message =
+            format!("`compress_ratios` has {n} entries for {n_layers} layers and {stages} draft stages of ratio 0");
         config.refuse("compress_ratios", message);
         return None;
     }
@@ -65,16 +58,10 @@ fn index(config: &mut Config<'_>, parts: &mut Parts) -> Option<()> {
         parts.int(config, key);
     }
     // The inference configuration writes -1 for none.
-    let none = config
-        .node("candidate_source_layer_id")
-        .is_none_or(|node| node.value == crate::yaml::Value::Int(-1));
+    let none = config.node("candidate_source_layer_id").is_none_or(|node| node.value == crate::yaml::Value::Int(-1));
     if !none {
         parts.section("index.candidates");
-        for key in [
-            "candidate_source_layer_id",
-            "candidate_topk_blocks",
-            "candidate_block_size",
-        ] {
+        for key in ["candidate_source_layer_id", "candidate_topk_blocks", "candidate_block_size"] {
             parts.int(config, key);
         }
     }
@@ -83,16 +70,9 @@ fn index(config: &mut Config<'_>, parts: &mut Parts) -> Option<()> {
 
 /// The published row formats, where their scale groups fit; bf16 otherwise.
 fn kv_cache(config: &mut Config<'_>, parts: &mut Parts) -> Option<()> {
-    let (head, index) = (
-        config.int("head_dim")?,
-        config.int_or("index_head_dim", 32)?,
-    );
+    let (head, index) = (config.int("head_dim")?, config.int_or("index_head_dim", 32)?);
     let fits = |format: &'static str, width: u64, group| {
-        if width.is_multiple_of(group) {
-            format
-        } else {
-            "bf16"
-        }
+        if width.is_multiple_of(group) { format } else { "bf16" }
     };
     parts.section("kv_cache");
     parts.key("window", fits("fp8", head, 32));
@@ -102,11 +82,7 @@ fn kv_cache(config: &mut Config<'_>, parts: &mut Parts) -> Option<()> {
 }
 
 fn engram(config: &mut Config<'_>, parts: &mut Parts) -> Option<()> {
-    let layers = if config.has("engram_layer_ids") {
-        config.ints("engram_layer_ids")?
-    } else {
-        Vec::new()
-    };
+    let layers = if config.has("engram_layer_ids") { config.ints("engram_layer_ids")? } else { Vec::new() };
     let keys = [
         "engram_max_ngram_size",
         "engram_n_heads",

@@ -38,11 +38,7 @@ impl Parts {
     pub fn text(&self) -> String {
         let mut out = String::from("# Written by `dsc import`.\n");
         for (name, lines) in &self.sections {
-            let depth = if name.is_empty() {
-                0
-            } else {
-                name.split('.').count()
-            };
+            let depth = if name.is_empty() { 0 } else { name.split('.').count() };
             let header = name.rsplit('.').next().unwrap_or_default();
             if depth == 1 {
                 let _ = write!(out, "\n{header}:\n");
@@ -59,11 +55,7 @@ impl Parts {
 
 /// A number as YAML.
 pub fn number(value: f64) -> String {
-    if value.fract() == 0.0 && value.abs() < 1e15 {
-        format!("{value:.1}")
-    } else {
-        format!("{value:?}")
-    }
+    if value.fract() == 0.0 && value.abs() < 1e15 { format!("{value:.1}") } else { format!("{value:?}") }
 }
 
 /// A text as YAML.
@@ -75,12 +67,7 @@ pub fn quoted(text: &str) -> String {
 pub fn head(config: &mut Config<'_>, parts: &mut Parts, name: &str) -> Option<()> {
     parts.section("");
     parts.key("name", quoted(name));
-    for key in [
-        "vocab_size",
-        "hidden_size",
-        "num_hidden_layers",
-        "max_position_embeddings",
-    ] {
+    for key in ["vocab_size", "hidden_size", "num_hidden_layers", "max_position_embeddings"] {
         parts.int(config, key);
     }
     parts.float(config, "rms_norm_eps");
@@ -92,14 +79,7 @@ pub fn head(config: &mut Config<'_>, parts: &mut Parts, name: &str) -> Option<()
         config.only_flag(key, false);
     }
     parts.section("attention");
-    for key in [
-        "num_attention_heads",
-        "head_dim",
-        "qk_rope_head_dim",
-        "q_lora_rank",
-        "o_groups",
-        "o_lora_rank",
-    ] {
+    for key in ["num_attention_heads", "head_dim", "qk_rope_head_dim", "q_lora_rank", "o_groups", "o_lora_rank"] {
         parts.int(config, key);
     }
     parts.int(config, "sliding_window");
@@ -117,11 +97,7 @@ pub fn yarn(config: &mut Config<'_>, parts: &mut Parts, path: &str) -> Option<()
     }
     config.only_number(&format!("{path}.attention_factor"), 1.0);
     parts.section("rope.yarn");
-    for (key, default) in [
-        ("factor", None),
-        ("beta_fast", Some(32.0)),
-        ("beta_slow", Some(1.0)),
-    ] {
+    for (key, default) in [("factor", None), ("beta_fast", Some(32.0)), ("beta_slow", Some(1.0))] {
         let full = format!("{path}.{key}");
         let value = match default {
             Some(default) => config.float_or(&full, default)?,
@@ -129,10 +105,7 @@ pub fn yarn(config: &mut Config<'_>, parts: &mut Parts, path: &str) -> Option<()
         };
         parts.key(key, number(value));
     }
-    parts.key(
-        "original_max_position_embeddings",
-        config.int(&format!("{path}.original_max_position_embeddings"))?,
-    );
+    parts.key("original_max_position_embeddings", config.int(&format!("{path}.original_max_position_embeddings"))?);
     Some(())
 }
 
@@ -147,38 +120,19 @@ pub fn residual(config: &mut Config<'_>, parts: &mut Parts, single_pass: bool) {
 
 pub fn moe(config: &mut Config<'_>, parts: &mut Parts) -> Option<()> {
     parts.section("moe");
-    for key in [
-        "n_routed_experts",
-        "num_experts_per_tok",
-        "n_shared_experts",
-        "moe_intermediate_size",
-    ] {
+    for key in ["n_routed_experts", "num_experts_per_tok", "n_shared_experts", "moe_intermediate_size"] {
         parts.int(config, key);
     }
     parts.key("norm_topk_prob", config.flag_or("norm_topk_prob", true)?);
-    parts.key(
-        "routed_scaling_factor",
-        number(config.float_or("routed_scaling_factor", 1.0)?),
-    );
-    parts.key(
-        "swiglu_limit",
-        number(config.float_or("swiglu_limit", 0.0)?),
-    );
+    parts.key("routed_scaling_factor", number(config.float_or("routed_scaling_factor", 1.0)?));
+    parts.key("swiglu_limit", number(config.float_or("swiglu_limit", 0.0)?));
     Some(())
 }
 
 /// Weight formats and numerics. Without `quantization_config` weights are plain; float32 is exact.
 pub fn weights(config: &mut Config<'_>, parts: &mut Parts) -> Option<()> {
-    let dtype_key = if config.has("dtype") {
-        "dtype"
-    } else {
-        "torch_dtype"
-    };
-    let dtype = if config.has(dtype_key) {
-        config.text(dtype_key)?
-    } else {
-        "bfloat16".into()
-    };
+    let dtype_key = if config.has("dtype") { "dtype" } else { "torch_dtype" };
+    let dtype = if config.has(dtype_key) { config.text(dtype_key)? } else { "bfloat16".into() };
     let plain = match dtype.as_str() {
         "float32" => "f32",
         "bfloat16" => "bf16",
@@ -188,11 +142,7 @@ pub fn weights(config: &mut Config<'_>, parts: &mut Parts) -> Option<()> {
         }
     };
     let quantised = config.has("quantization_config");
-    let (dense, experts) = if quantised {
-        quantisation(config)?
-    } else {
-        (plain.to_owned(), plain.to_owned())
-    };
+    let (dense, experts) = if quantised { quantisation(config)? } else { (plain.to_owned(), plain.to_owned()) };
     parts.section("weights");
     parts.key("dense", dense);
     parts.key("experts", experts);
@@ -218,25 +168,13 @@ fn quantisation(config: &mut Config<'_>) -> Option<(String, String)> {
         [32, 32] => "fp8_32",
         [128, 128] => "fp8_128",
         _ => {
-            config.refuse(
-                &at("weight_block_size"),
-                format!("dsc knows tiles of 32 x 32 and 128 x 128, not {tile:?}"),
-            );
+            config.refuse(&at("weight_block_size"), format!("dsc knows tiles of 32 x 32 and 128 x 128, not {tile:?}"));
             return None;
         }
     };
     let nested = at("expert_dtype");
-    let key = if config.has(&nested) {
-        nested.as_str()
-    } else {
-        "expert_dtype"
-    };
-    let experts = match config
-        .has(key)
-        .then(|| config.text(key))
-        .flatten()
-        .as_deref()
-    {
+    let key = if config.has(&nested) { nested.as_str() } else { "expert_dtype" };
+    let experts = match config.has(key).then(|| config.text(key)).flatten().as_deref() {
         None | Some("fp8") => dense,
         Some("fp4") => "fp4",
         Some(other) => {
@@ -252,17 +190,10 @@ fn quantisation(config: &mut Config<'_>) -> Option<(String, String)> {
 pub fn layer_list(layers: &[u64]) -> String {
     if let [first, second, .., last] = layers {
         let step = second.saturating_sub(*first);
-        let even = step > 0
-            && layers
-                .windows(2)
-                .all(|pair| pair[1] == pair[0].saturating_add(step));
+        let even = step > 0 && layers.windows(2).all(|pair| pair[1] == pair[0].saturating_add(step));
         if even {
             let end = last.saturating_add(1);
-            return if step == 1 {
-                format!("{first}..{end}")
-            } else {
-                format!("{first}..{end} step {step}")
-            };
+            return if step == 1 { format!("{first}..{end}") } else { format!("{first}..{end} step {step}") };
         }
     }
     format!("{layers:?}")
@@ -273,16 +204,8 @@ pub fn per_layer(values: &[u64]) -> String {
     let mut ranges: Vec<String> = Vec::new();
     let mut at = 0;
     while at < values.len() {
-        let run = values[at..]
-            .iter()
-            .take_while(|value| **value == values[at])
-            .count();
-        let alternating = values[at..]
-            .iter()
-            .zip(values[at..].iter().skip(2))
-            .take_while(|(a, b)| a == b)
-            .count()
-            + 2;
+        let run = values[at..].iter().take_while(|value| **value == values[at]).count();
+        let alternating = values[at..].iter().zip(values[at..].iter().skip(2)).take_while(|(a, b)| a == b).count() + 2;
         if run < 2 && alternating >= 4 && at + alternating <= values.len() {
             let end = at + alternating;
             ranges.push(format!("\"{at}..{end} step 2\": {}", values[at]));
@@ -295,11 +218,7 @@ pub fn per_layer(values: &[u64]) -> String {
     }
     let mapping = format!("{{{}}}", ranges.join(", "));
     let list = format!("{values:?}");
-    if mapping.len() < list.len() {
-        mapping
-    } else {
-        list
-    }
+    if mapping.len() < list.len() { mapping } else { list }
 }
 
 #[cfg(test)]
@@ -312,17 +231,11 @@ mod tests {
         assert_eq!(layer_list(&[2, 3, 4]), "2..5");
         assert_eq!(layer_list(&[2, 8, 9]), "[2, 8, 9]");
         assert_eq!(layer_list(&[]), "[]");
-        assert_eq!(
-            per_layer(&[0, 0, 0, 0, 0, 0, 2, 2, 2, 2, 2, 2, 2, 2]),
-            r#"{"0..6": 0, "6..14": 2}"#
-        );
+        assert_eq!(per_layer(&[0, 0, 0, 0, 0, 0, 2, 2, 2, 2, 2, 2, 2, 2]), r#"{"0..6": 0, "6..14": 2}"#);
         let mut v4 = vec![0, 0];
         v4.extend([4, 128].repeat(20));
         v4.push(4);
-        assert_eq!(
-            per_layer(&v4),
-            r#"{"0..2": 0, "2..43 step 2": 4, "3..43 step 2": 128}"#
-        );
+        assert_eq!(per_layer(&v4), r#"{"0..2": 0, "2..43 step 2": 4, "3..43 step 2": 128}"#);
         assert_eq!(per_layer(&[1, 2, 3]), "[1, 2, 3]");
     }
 }

@@ -177,8 +177,7 @@ impl Lowerer<'_> {
         self.probe("topk", idx);
         self.selected.insert(l, idx);
         if let Some(c) = candidates.filter(|c| c.candidate_source_layer_id == l) {
-            let pick =
-                op::CandidateBlocks { ratio, block: c.candidate_block_size, keep: c.candidate_topk_blocks };
+            let pick = op::CandidateBlocks { ratio, block: c.candidate_block_size, keep: c.candidate_topk_blocks };
             self.blocks = Some(self.one(pick, &[scores, self.step], "attn.candidates", DType::I32)?);
         }
         Ok(())

@@ -4,9 +4,8 @@ use super::feed_forward::memory;
 use super::values::Values;
 use crate::engram::{self, EngramTable};
 use crate::spec::{
-    Activations, Attention, Budgets, Caches, Candidates, Compress, DecoderRows, Engram, Ffn, Index,
-    IndexKeys, KvCache, LaunchBudget, LinearInputs, Mhc, MhcHead, Moe, Numerics, Parallel, Prefill,
-    Residual, Rope, Spec, Weights, Yarn,
+    Activations, Attention, Budgets, Caches, Candidates, Compress, DecoderRows, Engram, Ffn, Index, IndexKeys, KvCache,
+    LaunchBudget, LinearInputs, Mhc, MhcHead, Moe, Numerics, Parallel, Prefill, Residual, Rope, Spec, Weights, Yarn,
 };
 use dsc_ir::dtype::{RowFormat, WeightFormat};
 
@@ -21,31 +20,15 @@ pub(super) fn spec(v: &Values<'_>) -> Option<Spec> {
         attention: attention(v)?,
         rope: rope(v)?,
         compress: compress(v)?,
-        index: if v.has("index") {
-            Some(index(v)?)
-        } else {
-            None
-        },
+        index: if v.has("index") { Some(index(v)?) } else { None },
         kv_cache: KvCache {
             window: row(v, "kv_cache.window")?,
             main: row(v, "kv_cache.main")?,
             index: row(v, "kv_cache.index")?,
         },
-        residual: if v.has("residual") {
-            Residual::Mhc(mhc(v)?)
-        } else {
-            Residual::Plain
-        },
-        ffn: if v.has("moe") {
-            Ffn::Moe(moe(v)?)
-        } else {
-            dense_ffn(v)?
-        },
-        engram: if v.has("engram") {
-            Some(engram_with_rows(v)?)
-        } else {
-            None
-        },
+        residual: if v.has("residual") { Residual::Mhc(mhc(v)?) } else { Residual::Plain },
+        ffn: if v.has("moe") { Ffn::Moe(moe(v)?) } else { dense_ffn(v)? },
+        engram: if v.has("engram") { Some(engram_with_rows(v)?) } else { None },
         weights: Weights {
             dense: weight(v, "weights.dense")?,
             experts: weight(v, "weights.experts")?,
@@ -53,13 +36,8 @@ pub(super) fn spec(v: &Values<'_>) -> Option<Spec> {
             engram: row(v, "weights.engram")?,
         },
         numerics: numerics(v)?,
-        parallel: Parallel {
-            tp: v.int("parallel.tp")?,
-            ep: v.int("parallel.ep")?,
-        },
-        prefill: Prefill {
-            decoder_rows: decoder_rows(v)?,
-        },
+        parallel: Parallel { tp: v.int("parallel.tp")?, ep: v.int("parallel.ep")? },
+        prefill: Prefill { decoder_rows: decoder_rows(v)? },
         budgets: budgets(v),
     })
 }
@@ -101,17 +79,12 @@ fn rope(v: &Values<'_>) -> Option<Rope> {
             factor: v.float("rope.yarn.factor")?,
             beta_fast: v.float("rope.yarn.beta_fast")?,
             beta_slow: v.float("rope.yarn.beta_slow")?,
-            original_max_position_embeddings: v
-                .int("rope.yarn.original_max_position_embeddings")?,
+            original_max_position_embeddings: v.int("rope.yarn.original_max_position_embeddings")?,
         })
     } else {
         None
     };
-    Some(Rope {
-        rope_theta,
-        compress_rope_theta: v.float("rope.compress_rope_theta").unwrap_or(rope_theta),
-        yarn,
-    })
+    Some(Rope { rope_theta, compress_rope_theta: v.float("rope.compress_rope_theta").unwrap_or(rope_theta), yarn })
 }
 
 fn compress(v: &Values<'_>) -> Option<Compress> {
@@ -127,9 +100,7 @@ fn compress(v: &Values<'_>) -> Option<Compress> {
 fn index(v: &Values<'_>) -> Option<Index> {
     let candidates = if v.has("index.candidates") {
         Some(Candidates {
-            candidate_source_layer_id: narrow(
-                v.int("index.candidates.candidate_source_layer_id")?,
-            )?,
+            candidate_source_layer_id: narrow(v.int("index.candidates.candidate_source_layer_id")?)?,
             candidate_topk_blocks: v.int("index.candidates.candidate_topk_blocks")?,
             candidate_block_size: v.int("index.candidates.candidate_block_size")?,
         })
@@ -186,10 +157,7 @@ fn dense_ffn(v: &Values<'_>) -> Option<Ffn> {
 
 fn engram_with_rows(v: &Values<'_>) -> Option<Engram> {
     let mut memory = memory(v)?;
-    memory.engram_num_embeddings = engram::tables(&memory)
-        .iter()
-        .map(EngramTable::rows)
-        .collect();
+    memory.engram_num_embeddings = engram::tables(&memory).iter().map(EngramTable::rows).collect();
     Some(memory)
 }
 
@@ -227,16 +195,9 @@ fn budgets(v: &Values<'_>) -> Budgets {
     for phase in ["decode", "prefill"] {
         for what in ["swa", "full", "reindex", "reuse", "hca", "step"] {
             if let Some(at_most) = v.int(&format!("budgets.launches.{phase}.{what}")) {
-                launches.push(LaunchBudget {
-                    phase: phase.into(),
-                    what: what.into(),
-                    at_most,
-                });
+                launches.push(LaunchBudget { phase: phase.into(), what: what.into(), at_most });
             }
         }
     }
-    Budgets {
-        kv_bytes_per_token: v.float("budgets.kv_bytes_per_token"),
-        launches,
-    }
+    Budgets { kv_bytes_per_token: v.float("budgets.kv_bytes_per_token"), launches }
 }

@@ -4,8 +4,7 @@ use super::values::Values;
 use crate::engram::{self, EngramTable, MAX_BUCKETS};
 use crate::spec::Engram;
 use dsc_ir::diag::{
-    Diagnostic, E0109_MISSING_KEY, E0203_SCALE_GROUP, E0205_NO_SUCH_LAYER, E0209_EXPERTS,
-    E0211_ENGRAM, E0213_CONFLICT,
+    Diagnostic, E0109_MISSING_KEY, E0203_SCALE_GROUP, E0205_NO_SUCH_LAYER, E0209_EXPERTS, E0211_ENGRAM, E0213_CONFLICT,
 };
 
 pub(super) fn check(v: &Values<'_>, out: &mut Vec<Diagnostic>) {
@@ -45,18 +44,12 @@ fn one_kind(v: &Values<'_>, out: &mut Vec<Diagnostic>) {
 }
 
 fn experts(v: &Values<'_>, out: &mut Vec<Diagnostic>) -> Option<()> {
-    let (chosen, experts) = (
-        v.int("moe.num_experts_per_tok")?,
-        v.int("moe.n_routed_experts")?,
-    );
+    let (chosen, experts) = (v.int("moe.num_experts_per_tok")?, v.int("moe.n_routed_experts")?);
     if chosen > experts {
         let finding = v
             .error(E0209_EXPERTS, "moe.num_experts_per_tok")
             .message(format!("a token cannot take {chosen} of {experts} experts"))
-            .related(
-                v.spans.of("moe.n_routed_experts"),
-                format!("{experts} experts"),
-            );
+            .related(v.spans.of("moe.n_routed_experts"), format!("{experts} experts"));
         out.push(finding);
     }
     Some(())
@@ -67,9 +60,7 @@ fn hash_layers(v: &Values<'_>, out: &mut Vec<Diagnostic>) -> Option<()> {
     if hashed > layers {
         let finding = v
             .error(E0205_NO_SUCH_LAYER, "moe.num_hash_layers")
-            .message(format!(
-                "{hashed} layers are to be hash-routed, and there are {layers}"
-            ))
+            .message(format!("{hashed} layers are to be hash-routed, and there are {layers}"))
             .related(v.spans.of("num_hidden_layers"), format!("{layers} layers"));
         out.push(finding);
     }
@@ -78,19 +69,14 @@ fn hash_layers(v: &Values<'_>, out: &mut Vec<Diagnostic>) -> Option<()> {
 
 fn engram_ids(v: &Values<'_>, out: &mut Vec<Diagnostic>) -> Option<()> {
     let vocab = v.int("vocab_size")?;
-    let bounds = [
-        ("engram.engram_compressed_vocab_size", 0),
-        ("engram.engram_pad_token_id", 1),
-    ];
+    let bounds = [("engram.engram_compressed_vocab_size", 0), ("engram.engram_pad_token_id", 1)];
     for (path, above) in bounds {
         let Some(value) = v.int(path).filter(|value| value + above > vocab) else {
             continue;
         };
         let finding = v
             .error(E0211_ENGRAM, path)
-            .message(format!(
-                "`{path}` is {value}, beyond the vocabulary of {vocab}"
-            ))
+            .message(format!("`{path}` is {value}, beyond the vocabulary of {vocab}"))
             .related(v.spans.of("vocab_size"), format!("{vocab} tokens"));
         out.push(finding);
     }
@@ -102,14 +88,8 @@ pub(super) fn memory(v: &Values<'_>) -> Option<Engram> {
     let narrow = |path: &str| u32::try_from(v.int(path)?).ok();
     let layers = v.list("engram.engram_layer_ids")?;
     Some(Engram {
-        engram_layer_ids: layers
-            .iter()
-            .map(|layer| u32::try_from(*layer).ok())
-            .collect::<Option<_>>()?,
-        engram_num_embeddings: v
-            .list("engram.engram_num_embeddings")
-            .unwrap_or_default()
-            .to_vec(),
+        engram_layer_ids: layers.iter().map(|layer| u32::try_from(*layer).ok()).collect::<Option<_>>()?,
+        engram_num_embeddings: v.list("engram.engram_num_embeddings").unwrap_or_default().to_vec(),
         engram_max_ngram_size: narrow("engram.engram_max_ngram_size")?,
         engram_n_heads: narrow("engram.engram_n_heads")?,
         engram_head_dim: v.int("engram.engram_head_dim")?,
@@ -128,15 +108,10 @@ fn engram_rows(v: &Values<'_>, out: &mut Vec<Diagnostic>) -> Option<()> {
         * u64::from(memory.engram_n_heads);
     if buckets > MAX_BUCKETS as u64 {
         let finding = v.error(E0211_ENGRAM, "engram.engram_n_heads");
-        out.push(finding.message(format!(
-            "{buckets} buckets, more than the limit of {MAX_BUCKETS}"
-        )));
+        out.push(finding.message(format!("{buckets} buckets, more than the limit of {MAX_BUCKETS}")));
         return None;
     }
-    let derived: Vec<u64> = engram::tables(&memory)
-        .iter()
-        .map(EngramTable::rows)
-        .collect();
+    let derived: Vec<u64> = engram::tables(&memory).iter().map(EngramTable::rows).collect();
     if let Some(rows) = derived.iter().find(|rows| i32::try_from(**rows).is_err()) {
         let finding = v.error(E0211_ENGRAM, "engram.engram_vocab_size");
         out.push(finding.message(format!("a table would have {rows} rows, beyond 2^31 - 1")));
@@ -145,15 +120,8 @@ fn engram_rows(v: &Values<'_>, out: &mut Vec<Diagnostic>) -> Option<()> {
     if v.spans.is_written(path) && v.list(path).is_some() && *given != derived {
         let finding = v
             .error(E0211_ENGRAM, path)
-            .message(format!(
-                "tables of {} rows do not fit buckets that sum to {}",
-                short(given),
-                short(&derived)
-            ))
-            .related(
-                v.spans.of("engram.engram_vocab_size"),
-                "buckets are the primes from here on",
-            )
+            .message(format!("tables of {} rows do not fit buckets that sum to {}", short(given), short(&derived)))
+            .related(v.spans.of("engram.engram_vocab_size"), "buckets are the primes from here on")
             .help("leave the key out to take the sums");
         out.push(finding);
     }
@@ -163,11 +131,7 @@ fn engram_rows(v: &Values<'_>, out: &mut Vec<Diagnostic>) -> Option<()> {
 /// The start of a list.
 fn short(list: &[u64]) -> String {
     let shown: Vec<String> = list.iter().take(4).map(u64::to_string).collect();
-    let more = if list.len() > 4 {
-        format!(", and {} more", list.len() - 4)
-    } else {
-        String::new()
-    };
+    let more = if list.len() > 4 { format!(", and {} more", list.len() - 4) } else { String::new() };
     format!("[{}{more}]", shown.join(", "))
 }
 
@@ -176,13 +140,8 @@ fn engram_groups(v: &Values<'_>, out: &mut Vec<Diagnostic>) -> Option<()> {
     if v.text("weights.engram")? == "fp8" && !width.is_multiple_of(32) {
         let finding = v
             .error(E0203_SCALE_GROUP, "engram.engram_head_dim")
-            .message(format!(
-                "rows of {width} channels are no whole number of scale groups of 32"
-            ))
-            .related(
-                v.spans.of("weights.engram"),
-                "`fp8` rows have a scale per 32 channels",
-            );
+            .message(format!("rows of {width} channels are no whole number of scale groups of 32"))
+            .related(v.spans.of("weights.engram"), "`fp8` rows have a scale per 32 channels");
         out.push(finding);
     }
     Some(())

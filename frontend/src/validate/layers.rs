@@ -3,9 +3,7 @@
 
 use super::quoted;
 use super::values::Values;
-use dsc_ir::diag::{
-    Diagnostic, E0206_KV_SOURCE, E0207_INDEX_SOURCE, E0208_CANDIDATES, E0118_NOT_SUPPORTED,
-};
+use dsc_ir::diag::{Diagnostic, E0118_NOT_SUPPORTED, E0206_KV_SOURCE, E0207_INDEX_SOURCE, E0208_CANDIDATES};
 
 const RATIOS: &str = "compress.compress_ratios";
 const KV: &str = "compress.kv_source_layer_ids";
@@ -33,11 +31,7 @@ struct Layers<'a> {
 
 impl<'a> Layers<'a> {
     fn new(v: &'a Values<'_>) -> Option<Layers<'a>> {
-        Some(Layers {
-            ratios: v.list(RATIOS)?,
-            kv: v.list(KV)?,
-            dense: v.list("compress.dense_ratios")?,
-        })
+        Some(Layers { ratios: v.list(RATIOS)?, kv: v.list(KV)?, dense: v.list("compress.dense_ratios")? })
     }
 
     fn ratio(&self, layer: u64) -> u64 {
@@ -50,11 +44,7 @@ impl<'a> Layers<'a> {
     }
 
     fn owner(&self, layer: u64) -> Option<u64> {
-        self.kv
-            .iter()
-            .copied()
-            .filter(|source| *source <= layer)
-            .max()
+        self.kv.iter().copied().filter(|source| *source <= layer).max()
     }
 
     /// Layers of ratio above 0.
@@ -65,20 +55,10 @@ impl<'a> Layers<'a> {
 
 /// Sources have a ratio.
 fn sources(v: &Values<'_>, layers: &Layers<'_>, out: &mut Vec<Diagnostic>) {
-    for (at, source) in layers
-        .kv
-        .iter()
-        .enumerate()
-        .filter(|(_, source)| layers.ratio(**source) == 0)
-    {
+    for (at, source) in layers.kv.iter().enumerate().filter(|(_, source)| layers.ratio(**source) == 0) {
         let finding = Diagnostic::error(E0206_KV_SOURCE, v.spans.item(KV, at))
-            .message(format!(
-                "layer {source} is to write compressed rows, and its ratio is 0"
-            ))
-            .related(
-                v.spans.item(RATIOS, *source as usize),
-                format!("the ratio of layer {source}"),
-            )
+            .message(format!("layer {source} is to write compressed rows, and its ratio is 0"))
+            .related(v.spans.item(RATIOS, *source as usize), format!("the ratio of layer {source}"))
             .help("a ratio of 0 is a window-only layer");
         out.push(finding);
     }
@@ -86,21 +66,14 @@ fn sources(v: &Values<'_>, layers: &Layers<'_>, out: &mut Vec<Diagnostic>) {
 
 /// Layers that read compressed rows have a source of the same ratio; one finding per source.
 fn owners(v: &Values<'_>, layers: &Layers<'_>, out: &mut Vec<Diagnostic>) {
-    let orphans: Vec<u64> = layers
-        .compressed()
-        .filter(|layer| layers.owner(*layer).is_none())
-        .collect();
+    let orphans: Vec<u64> = layers.compressed().filter(|layer| layers.owner(*layer).is_none()).collect();
     if let Some(first) = orphans.first() {
         let others = orphans.len() - 1;
         let finding = Diagnostic::error(E0206_KV_SOURCE, v.spans.item(RATIOS, *first as usize))
-            .message(format!(
-                "layer {first} reads compressed rows, and no layer up to it writes any"
-            ))
+            .message(format!("layer {first} reads compressed rows, and no layer up to it writes any"))
             .related(v.spans.of(KV), "the layers that write")
             .note((others > 0).then(|| format!("the same holds for {others} more")))
-            .help(format!(
-                "add {first} to `kv_source_layer_ids`, or give the layer ratio 0"
-            ));
+            .help(format!("add {first} to `kv_source_layer_ids`, or give the layer ratio 0"));
         out.push(finding);
     }
     let mut reported: Vec<u64> = Vec::new();
@@ -126,48 +99,29 @@ fn no_index(v: &Values<'_>, layers: &Layers<'_>, out: &mut Vec<Diagnostic>) {
     };
     let ratio = layers.ratio(first);
     let finding = Diagnostic::error(E0207_INDEX_SOURCE, v.spans.item(RATIOS, first as usize))
-        .message(format!(
-            "layer {first} has to select among compressed rows, and there is no `index` section"
-        ))
-        .help(format!(
-            "add `index`, or `dense_ratios: [{ratio}]` to attend every row of that ratio"
-        ));
+        .message(format!("layer {first} has to select among compressed rows, and there is no `index` section"))
+        .help(format!("add `index`, or `dense_ratios: [{ratio}]` to attend every row of that ratio"));
     out.push(finding);
 }
 
 fn index_sources(v: &Values<'_>, layers: &Layers<'_>, out: &mut Vec<Diagnostic>) -> Option<()> {
     let sources = v.list(INDEX)?;
     if sources.is_empty() {
-        let finding = v
-            .error(E0207_INDEX_SOURCE, INDEX)
-            .message("no layer is an index source");
+        let finding = v.error(E0207_INDEX_SOURCE, INDEX).message("no layer is an index source");
         out.push(finding.help("remove the `index` section (`index: null` in a variant)"));
     }
-    for (at, source) in sources
-        .iter()
-        .enumerate()
-        .filter(|(_, source)| !layers.selects(**source))
-    {
+    for (at, source) in sources.iter().enumerate().filter(|(_, source)| !layers.selects(**source)) {
         let ratio = layers.ratio(*source);
-        let reason = if ratio == 0 {
-            "is window only"
-        } else {
-            "attends every row of its ratio"
-        };
+        let reason = if ratio == 0 { "is window only" } else { "attends every row of its ratio" };
         let finding = Diagnostic::error(E0207_INDEX_SOURCE, v.spans.item(INDEX, at))
             .message(format!("layer {source} is to select, and it {reason}"))
-            .related(
-                v.spans.item(RATIOS, *source as usize),
-                format!("its ratio is {ratio}"),
-            );
+            .related(v.spans.item(RATIOS, *source as usize), format!("its ratio is {ratio}"));
         out.push(finding);
     }
     for (at, source) in layers.kv.iter().enumerate() {
         if layers.selects(*source) && !sources.contains(source) {
             let finding = Diagnostic::error(E0207_INDEX_SOURCE, v.spans.item(KV, at))
-                .message(format!(
-                    "layer {source} writes compressed rows, and it is no index source"
-                ))
+                .message(format!("layer {source} writes compressed rows, and it is no index source"))
                 .related(v.spans.of(INDEX), "the index sources")
                 .note("a selection made from other rows would not fit them")
                 .help(format!("add {source} to `index_source_layer_ids`"));
@@ -185,21 +139,14 @@ fn candidates(v: &Values<'_>, layers: &Layers<'_>, out: &mut Vec<Diagnostic>) ->
         let shown: Vec<&str> = shown.iter().map(String::as_str).collect();
         let finding = v
             .error(E0208_CANDIDATES, path)
-            .message(format!(
-                "layer {source} is to pick candidate blocks, and it is no index source"
-            ))
-            .related(
-                v.spans.of(INDEX),
-                format!("index sources are {}", quoted(&shown).replace('`', "")),
-            );
+            .message(format!("layer {source} is to pick candidate blocks, and it is no index source"))
+            .related(v.spans.of(INDEX), format!("index sources are {}", quoted(&shown).replace('`', "")));
         out.push(finding);
     }
     if let Some(at) = layers.kv.iter().position(|kv| *kv > source) {
         let later = layers.kv.get(at).copied().unwrap_or_default();
         let finding = Diagnostic::error(E0208_CANDIDATES, v.spans.item(KV, at))
-            .message(format!(
-                "layer {later} writes new rows after layer {source} picked candidate blocks"
-            ))
+            .message(format!("layer {later} writes new rows after layer {source} picked candidate blocks"))
             .related(v.spans.of(path), "the layer that picks")
             .help("blocks of other rows mean nothing there; pick them at the last source");
         out.push(finding);
@@ -210,10 +157,7 @@ fn candidates(v: &Values<'_>, layers: &Layers<'_>, out: &mut Vec<Diagnostic>) ->
 /// The pool holds enough rows even if its newest block has just one.
 fn candidate_pool(v: &Values<'_>, out: &mut Vec<Diagnostic>) -> Option<()> {
     let blocks_path = "index.candidates.candidate_topk_blocks";
-    let (blocks, size) = (
-        v.int(blocks_path)?,
-        v.int("index.candidates.candidate_block_size")?,
-    );
+    let (blocks, size) = (v.int(blocks_path)?, v.int("index.candidates.candidate_block_size")?);
     let topk = v.int("index.index_topk")?;
     let pool = (blocks - 1) * size + 1;
     if pool < topk {

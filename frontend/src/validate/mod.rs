@@ -27,11 +27,7 @@ pub fn validate(root: &Node) -> (Option<Spec>, Spans, Vec<Diagnostic>) {
         check(&values, &mut findings);
         values.findings.append(&mut findings);
     }
-    let spec = if has_errors(&values.findings) {
-        None
-    } else {
-        build::spec(&values)
-    };
+    let spec = if has_errors(&values.findings) { None } else { build::spec(&values) };
     (spec, values.spans, values.findings)
 }
 

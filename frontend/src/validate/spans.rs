@@ -15,11 +15,7 @@ pub struct Spans {
 impl Spans {
     /// No places yet; `root` stands in for those that were not written.
     pub(super) fn new(root: Span) -> Spans {
-        Spans {
-            values: BTreeMap::new(),
-            keys: BTreeMap::new(),
-            root,
-        }
+        Spans { values: BTreeMap::new(), keys: BTreeMap::new(), root }
     }
 
     /// The place of a key's value; where it was not written, that of its section or of the file.
@@ -48,9 +44,6 @@ impl Spans {
 
     /// Places of keys and values below a path, such as list items (`compress.compress_ratios[3]`).
     pub fn item(&self, path: &str, at: usize) -> Span {
-        self.values
-            .get(&format!("{path}[{at}]"))
-            .cloned()
-            .unwrap_or_else(|| self.of(path))
+        self.values.get(&format!("{path}[{at}]")).cloned().unwrap_or_else(|| self.of(path))
     }
 }

@@ -10,8 +10,8 @@ use crate::keys::{self, KEYS, Key, Kind, Need};
 use crate::suggest::nearest;
 use crate::yaml::{self, Entry, Node, Value};
 use dsc_ir::diag::{
-    Code, Diagnostic, E0108_UNKNOWN_KEY, E0109_MISSING_KEY, E0110_WRONG_TYPE, E0111_OUT_OF_RANGE,
-    E0118_NOT_SUPPORTED, Source, Span,
+    Code, Diagnostic, E0108_UNKNOWN_KEY, E0109_MISSING_KEY, E0110_WRONG_TYPE, E0111_OUT_OF_RANGE, E0118_NOT_SUPPORTED,
+    Source, Span,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -115,11 +115,7 @@ impl<'t> Values<'t> {
     /// Keys of one mapping.
     fn section(&mut self, path: &'static str, node: &'t Node) {
         for entry in node.entries().unwrap_or_default() {
-            let inner = if path.is_empty() {
-                entry.key.clone()
-            } else {
-                format!("{path}.{}", entry.key)
-            };
+            let inner = if path.is_empty() { entry.key.clone() } else { format!("{path}.{}", entry.key) };
             match keys::find(&inner) {
                 Some(key) => self.entry(key, entry),
                 None => self.unknown(path, &inner, entry),
@@ -128,24 +124,19 @@ impl<'t> Values<'t> {
     }
 
     fn entry(&mut self, key: &'static Key, entry: &'t Entry) {
-        self.spans
-            .keys
-            .insert(key.path.to_owned(), entry.key_span.clone());
+        self.spans.keys.insert(key.path.to_owned(), entry.key_span.clone());
         let node = &entry.node;
         if node.value == Value::Null {
             if key.need == Need::Required {
                 let at = entry.key_span.clone();
-                let finding = Diagnostic::error(E0109_MISSING_KEY, at)
-                    .message(format!("`{}` has no value", key.path));
+                let finding = Diagnostic::error(E0109_MISSING_KEY, at).message(format!("`{}` has no value", key.path));
                 self.findings.push(finding.note(key.doc));
                 self.failed.insert(key.path);
             }
             return;
         }
         if node.span.len > 0 {
-            self.spans
-                .values
-                .insert(key.path.to_owned(), node.span.clone());
+            self.spans.values.insert(key.path.to_owned(), node.span.clone());
         }
         match (key.kind, &node.value) {
             (Kind::Unsupported, _) => {
@@ -163,9 +154,7 @@ impl<'t> Values<'t> {
             }
             (Kind::SectionOr(word), Value::Text(text)) if text.text == word => {}
             (Kind::Section, _) => self.wrong_type(key, node, "a mapping of keys"),
-            (Kind::SectionOr(word), _) => {
-                self.wrong_type(key, node, &format!("a mapping of keys or `{word}`"))
-            }
+            (Kind::SectionOr(word), _) => self.wrong_type(key, node, &format!("a mapping of keys or `{word}`")),
             _ => {
                 self.nodes.insert(key.path, node);
             }
@@ -173,11 +162,7 @@ impl<'t> Values<'t> {
     }
 
     fn unknown(&mut self, section: &str, path: &str, entry: &Entry) {
-        let place = if section.is_empty() {
-            "at the top level".to_owned()
-        } else {
-            format!("in `{section}`")
-        };
+        let place = if section.is_empty() { "at the top level".to_owned() } else { format!("in `{section}`") };
         let siblings = keys::children(section).map(|key| keys::last(key.path));
         let near = nearest(&entry.key, siblings).map(|near| format!("did you mean `{near}`?"));
         let elsewhere = || {
@@ -189,8 +174,7 @@ impl<'t> Values<'t> {
                 format!("`{}` belongs in `{home}`", entry.key)
             })
         };
-        let merge = (entry.key == "<<")
-            .then(|| "merge keys are not part of YAML 1.2; use `base`".to_owned());
+        let merge = (entry.key == "<<").then(|| "merge keys are not part of YAML 1.2; use `base`".to_owned());
         let any = || {
             let near = nearest(&entry.key, KEYS.iter().map(|key| keys::last(key.path)))?;
             let full = KEYS.iter().find(|key| keys::last(key.path) == near)?.path;
@@ -201,9 +185,7 @@ impl<'t> Values<'t> {
             .message(format!("unknown key `{}` {place}", entry.key))
             .help(help.unwrap_or_else(|| "`dsc schema` lists every key".into()));
         self.findings.push(finding);
-        self.spans
-            .keys
-            .insert(path.to_owned(), entry.key_span.clone());
+        self.spans.keys.insert(path.to_owned(), entry.key_span.clone());
     }
 
     /// Reports required keys that are missing, and notes which sections exist by default.
@@ -235,16 +217,8 @@ impl<'t> Values<'t> {
 
     fn report_missing(&mut self, section: &str, missing: &[&Key]) {
         let names: Vec<&str> = missing.iter().map(|key| keys::last(key.path)).collect();
-        let place = if section.is_empty() {
-            "the spec".to_owned()
-        } else {
-            format!("`{section}`")
-        };
-        let meaning = if let [key] = missing {
-            key.doc
-        } else {
-            "`dsc schema` says what each means"
-        };
+        let place = if section.is_empty() { "the spec".to_owned() } else { format!("`{section}`") };
+        let meaning = if let [key] = missing { key.doc } else { "`dsc schema` says what each means" };
         let finding = Diagnostic::error(E0109_MISSING_KEY, self.spans.key(section))
             .message(format!("{place} lacks {}", quoted(&names)))
             .note(meaning);
@@ -281,23 +255,16 @@ impl<'t> Values<'t> {
     fn value(&mut self, key: &'static Key, node: &Node) -> Option<Checked> {
         match (key.kind, &node.value) {
             (Kind::Int(..), _) => None,
-            (Kind::Float(low, high), Value::Int(_) | Value::Float(_)) => {
-                self.float_of(key, node, low, high)
-            }
+            (Kind::Float(low, high), Value::Int(_) | Value::Float(_)) => self.float_of(key, node, low, high),
             (Kind::Bool, Value::Bool(value)) => Some(Checked::Bool(*value)),
             (Kind::Name, Value::Text(text)) => self.name(key, node, &text.text),
             (Kind::Text, Value::Text(text)) => Some(Checked::Text(text.text.clone())),
             (Kind::Choice(words), Value::Text(text)) => self.choice(key, node, words, &text.text),
             (Kind::PerLayer(max), Value::Seq(items)) => self.per_layer_list(key, items, max),
             (Kind::PerLayer(max), Value::Map(entries)) => self.per_layer_map(key, entries, max),
-            (Kind::Layers, Value::Seq(_) | Value::Int(_) | Value::Text(_)) => {
-                self.layers(key, node)
-            }
+            (Kind::Layers, Value::Seq(_) | Value::Int(_) | Value::Text(_)) => self.layers(key, node),
             (Kind::Ints(low, high), Value::Seq(items)) => {
-                let ints = items
-                    .iter()
-                    .enumerate()
-                    .map(|(at, item)| self.item(key, at, item, low, high));
+                let ints = items.iter().enumerate().map(|(at, item)| self.item(key, at, item, low, high));
                 let ints: Vec<Option<u64>> = ints.collect();
                 ints.into_iter().collect::<Option<_>>().map(Checked::List)
             }
@@ -307,10 +274,7 @@ impl<'t> Values<'t> {
                     Kind::Bool => "`true` or `false`".to_owned(),
                     Kind::Text | Kind::Name => "a text".to_owned(),
                     Kind::Choice(words) => format!("one of {}", quoted(words)),
-                    Kind::PerLayer(_) => {
-                        "a list with one integer per layer, or a mapping of layers to integers"
-                            .into()
-                    }
+                    Kind::PerLayer(_) => "a list with one integer per layer, or a mapping of layers to integers".into(),
                     Kind::Layers => "a list of layers, or a pattern such as `2..20 step 6`".into(),
                     _ => "a list of integers".to_owned(),
                 };
@@ -322,30 +286,15 @@ impl<'t> Values<'t> {
 
     pub(super) fn wrong_type(&mut self, key: &Key, node: &Node, expected: &str) {
         let written = node.span.len > 0;
-        let at = if written {
-            node.span.clone()
-        } else {
-            self.spans.key(key.path)
-        };
+        let at = if written { node.span.clone() } else { self.spans.key(key.path) };
         let finding = Diagnostic::error(E0110_WRONG_TYPE, at)
-            .message(format!(
-                "`{}` takes {expected}, not {}",
-                key.path,
-                node.kind()
-            ))
+            .message(format!("`{}` takes {expected}, not {}", key.path, node.kind()))
             .help(hint(key, node));
         self.findings.push(finding);
         self.failed.insert(key.path);
     }
 
-    pub(super) fn out_of_range(
-        &mut self,
-        path: &str,
-        at: Span,
-        found: &str,
-        low: &str,
-        high: &str,
-    ) {
+    pub(super) fn out_of_range(&mut self, path: &str, at: Span, found: &str, low: &str, high: &str) {
         let finding = Diagnostic::error(E0111_OUT_OF_RANGE, at)
             .message(format!("`{path}` is {found}, outside {low} to {high}"))
             .note(keys::find(path).map(|key| key.doc.to_owned()));

@@ -135,7 +135,8 @@ impl<'g> Clusters<'g> {
 
     /// Groups that exist, by their first node.
     pub fn groups(&self) -> Vec<Group> {
-        let mut list: Vec<Group> = (0..self.members.len()).filter(|g| !self.members[*g].is_empty()).map(Group).collect();
+        let mut list: Vec<Group> =
+            (0..self.members.len()).filter(|g| !self.members[*g].is_empty()).map(Group).collect();
         list.sort_by_key(|g| self.members[g.0][0]);
         list
     }
@@ -223,7 +224,11 @@ impl<'g> Clusters<'g> {
                 }
                 match self.barriers.get(&(*n, *m)) {
                     Some(Barrier::Gather(v)) => {
-                        return Err(format!("`{}` reads other rows of {}", self.graph.node(*m).op.name(), self.graph.value(*v).name));
+                        return Err(format!(
+                            "`{}` reads other rows of {}",
+                            self.graph.node(*m).op.name(),
+                            self.graph.value(*v).name
+                        ));
                     }
                     Some(Barrier::State(v)) => {
                         return Err(format!("they are ordered by the state {}", self.graph.value(*v).name));

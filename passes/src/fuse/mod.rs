@@ -55,8 +55,7 @@ fn is_product(op: &Op) -> bool {
 }
 
 fn fuse_experts(c: &mut Clusters<'_>, _: &Target, r: &mut Remarks) {
-    let sums: Vec<NodeId> =
-        c.graph.node_ids().filter(|n| matches!(c.graph.node(*n).op, Op::ExpertSum(_))).collect();
+    let sums: Vec<NodeId> = c.graph.node_ids().filter(|n| matches!(c.graph.node(*n).op, Op::ExpertSum(_))).collect();
     for sum in sums {
         let chain = expert_chain(c, sum);
         for n in chain {

@@ -74,6 +74,18 @@ pub struct Buffer {
     bytes: usize,
 }
 
+impl Buffer {
+    /// Bytes it holds.
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether it holds nothing.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+}
+
 /// A loaded kernel.
 pub struct Kernel {
     function: CudaFunction,
@@ -180,6 +192,20 @@ impl Device {
         let mut contents = self.stream.clone_dtoh(&buffer.slice).map_err(driver("copy from the device"))?;
         self.stream.synchronize().map_err(driver("copy from the device"))?;
         contents.truncate(buffer.bytes);
+        Ok(contents)
+    }
+
+    /// The first bytes of a buffer, after all work before it.
+    ///
+    /// # Errors
+    /// Fewer bytes there, or as [`Device::read`].
+    pub fn read_first(&self, buffer: &Buffer, bytes: usize) -> Result<Vec<u8>, CudaError> {
+        let Some(part) = buffer.slice.try_slice(..bytes).filter(|_| bytes <= buffer.bytes) else {
+            let message = format!("{bytes} bytes of {}", buffer.bytes);
+            return Err(CudaError::Driver { doing: "copy from the device".into(), message });
+        };
+        let contents = self.stream.clone_dtoh(&part).map_err(driver("copy from the device"))?;
+        self.stream.synchronize().map_err(driver("copy from the device"))?;
         Ok(contents)
     }
 

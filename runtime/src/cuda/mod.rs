@@ -3,7 +3,8 @@
 //! - [`case`]: a launch with its inputs and expected results as a folder, written on any machine;
 //! - [`compare`]: results against expectations;
 //! - [`device`] (feature `cuda`): modules, buffers, launches and times;
-//! - [`conformance`] (feature `cuda`): runs every case of a folder.
+//! - [`conformance`] (feature `cuda`): runs every case of a folder;
+//! - [`model`] (feature `cuda`): a whole bundle, behind the same door as the CPU.
 //!
 //! Nothing here needs a GPU to build, and a machine without a driver gives an error, never a panic.
 
@@ -13,6 +14,9 @@ pub mod compare;
 mod conformance;
 #[cfg(feature = "cuda")]
 pub mod device;
+
+#[cfg(feature = "cuda")]
+pub mod model;
 
 #[cfg(feature = "cuda")]
 pub use conformance::{CaseResult, ConformanceError, ConformanceTable, conformance};
