@@ -33,6 +33,9 @@ fn streams<'a>(output: &'a mut Output<'_>) -> Streams<'a> {
 }
 
 fn shared(done: Result<Outcome, CommandError>) -> Result<u8, Failure> {
-    done.map(Outcome::exit_code)
-        .map_err(|error| Failure::Command { exit_code: error.exit_code(), message: error.to_string() })
+    match done {
+        Ok(outcome) => Ok(outcome.exit_code()),
+        Err(CommandError::Output(error)) => Err(error.into()),
+        Err(error) => Err(Failure::Command { exit_code: error.exit_code(), message: error.to_string() }),
+    }
 }

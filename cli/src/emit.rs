@@ -97,7 +97,7 @@ fn of_kernels(
 }
 
 fn plan(k: &Kernel) -> Result<Func, Failure> {
-    let options = LowerOptions { row_block: ROW_BLOCK, dense: true };
+    let options = LowerOptions::cpu(ROW_BLOCK);
     lower::lower(k, &k.name, &options).map_err(|error| Failure::Defect(error.to_string()))
 }
 

@@ -21,6 +21,8 @@ pub enum Failure {
     Machine(String),
     /// dsc is wrong.
     Defect(String),
+    /// Nobody reads the output any more, as behind `| head`: no error.
+    NoReader,
     /// An error of a shared command, with its own exit code; the last word on what it wrote is its own.
     Command {
         /// What it says.
@@ -55,12 +57,14 @@ impl Failure {
             Failure::Input(_) => INPUT_WRONG,
             Failure::Machine(_) | Failure::Defect(_) => MACHINE_WRONG,
             Failure::Command { exit_code, .. } => *exit_code,
+            Failure::NoReader => 0,
         }
     }
 
     /// Text for people.
     pub fn render(&self, style: Style) -> String {
         match self {
+            Failure::NoReader => String::new(),
             Failure::Findings { findings, sources } => diag::render_all(findings, sources, style),
             Failure::Defect(message) => format!("error: {message}; this is a defect of dsc, please report it\n"),
             Failure::Input(message) | Failure::Machine(message) | Failure::Command { message, .. } => {
@@ -73,6 +77,7 @@ impl Failure {
     pub fn to_json(&self) -> Value {
         let exit_code = self.exit_code();
         match self {
+            Failure::NoReader => Value::Null,
             Failure::Findings { findings, .. } => json!({"ok": false, "exit_code": exit_code, "findings": findings}),
             Failure::Input(message)
             | Failure::Machine(message)
@@ -115,6 +120,9 @@ impl From<serde_json::Error> for Failure {
 
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Failure {
+        if error.kind() == std::io::ErrorKind::BrokenPipe {
+            return Failure::NoReader;
+        }
         Failure::Machine(format!("cannot write the output: {error}"))
     }
 }

@@ -36,6 +36,10 @@ enum Command {
     Run(RunArgs),
     /// Check a bundle's hashes, then every kernel against the interpreter
     Verify(VerifyArgs),
+    /// Make conformance cases for a machine with a GPU
+    #[cfg(feature = "cuda")]
+    #[command(hide = true)]
+    GpuCases(dsc_cli::gpu_cases::GpuCasesArgs),
     /// Write the generated pages of docs/
     #[command(name = "__docs", hide = true)]
     Docs(docs::DocsArgs),
@@ -49,6 +53,8 @@ impl Command {
             Command::Explain(args) => explain::run(args, output)?,
             Command::Import(args) => import::run(args, output)?,
             Command::Schema(args) => schema::run(args, output)?,
+            #[cfg(feature = "cuda")]
+            Command::GpuCases(args) => dsc_cli::gpu_cases::run(args, output)?,
             Command::Docs(args) => docs::run(args, output)?,
             Command::Inspect(args) => return device::inspect(args, output),
             Command::Run(args) => return device::run(args, output),
@@ -80,7 +86,7 @@ fn start() -> u8 {
     };
     let (stdout, stderr) = (io::stdout(), io::stderr());
     let (out_style, notes_style) = (style_of(&stdout), style_of(&stderr));
-    let (mut out, mut notes) = (io::BufWriter::new(stdout), stderr);
+    let (mut out, mut notes) = (stdout.lock(), stderr);
     let mut output = Output { out: &mut out, notes: &mut notes, out_style, notes_style };
     let done = cli.command.run(&mut output);
     let done = done.and_then(|code| out.flush().map(|()| code).map_err(Failure::from));

@@ -152,7 +152,7 @@ fn explanation(model: &Model, scheduled: &[Scheduled], target: &Target, args: &E
 }
 
 /// Whether the parts of a pattern around its `*` occur in a name, in order.
-fn matches(pattern: &str, name: &str) -> bool {
+pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     let mut rest = name;
     pattern.split('*').all(|part| match rest.find(part) {
         Some(at) => {
