@@ -258,12 +258,22 @@ fn plan_buffers(s: &mut Schedule, graph: &Graph, args: &HashMap<ValueId, Arg>) {
             last_use[*b as usize] = usize::MAX;
         }
     }
+    let mut born: Vec<Vec<usize>> = vec![Vec::new(); s.launches.len()];
+    let mut dies: Vec<Vec<usize>> = vec![Vec::new(); s.launches.len()];
+    for b in 0..s.buffers.len() {
+        if let Some(list) = born.get_mut(first_use[b]) {
+            list.push(b);
+        }
+        if let Some(list) = dies.get_mut(last_use[b]) {
+            list.push(b);
+        }
+    }
     let mut free: BTreeMap<Expr, Vec<u32>> = BTreeMap::new();
     let mut slots = 0u32;
-    for i in 0..s.launches.len() {
-        for b in (0..s.buffers.len()).filter(|b| first_use[*b] == i) {
-            let size = s.buffers[b].ty.bytes();
-            s.buffers[b].slot = match free.get_mut(&size).and_then(Vec::pop) {
+    for (born, dies) in born.iter().zip(&dies) {
+        for b in born {
+            let size = s.buffers[*b].ty.bytes();
+            s.buffers[*b].slot = match free.get_mut(&size).and_then(Vec::pop) {
                 Some(slot) => slot,
                 None => {
                     slots += 1;
@@ -271,8 +281,8 @@ fn plan_buffers(s: &mut Schedule, graph: &Graph, args: &HashMap<ValueId, Arg>) {
                 }
             };
         }
-        for b in (0..s.buffers.len()).filter(|b| last_use[*b] == i) {
-            free.entry(s.buffers[b].ty.bytes()).or_default().push(s.buffers[b].slot);
+        for b in dies {
+            free.entry(s.buffers[*b].ty.bytes()).or_default().push(s.buffers[*b].slot);
         }
     }
 }

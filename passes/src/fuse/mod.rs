@@ -19,6 +19,7 @@ use dsc_ir::graph::NodeId;
 use dsc_ir::kernel::Anchor;
 use dsc_ir::op::Op;
 use dsc_ir::target::Target;
+use std::collections::BTreeMap;
 
 /// Widest tile of columns a product's epilogue can count on, on every target.
 const TILE_COLUMNS: u64 = 256;
@@ -200,16 +201,21 @@ fn fuse_selections(c: &mut Clusters<'_>, _: &Target, r: &mut Remarks) {
 }
 
 fn fuse_siblings(c: &mut Clusters<'_>, _: &Target, r: &mut Remarks) {
-    let rows: Vec<Group> = c.groups().into_iter().filter(|g| c.is_row(*g)).collect();
-    for (i, b) in rows.iter().enumerate() {
-        for a in &rows[..i] {
-            let gone = c.nodes(*a).is_empty() || c.nodes(*b).is_empty();
-            if gone || c.layer(*a) != c.layer(*b) {
-                continue;
-            }
-            if try_merge(c, r, "fuse-siblings", *a, *b, "independent row chains of one layer: one launch less") {
-                break;
-            }
+    let mut by_layer: BTreeMap<Option<u32>, Vec<Group>> = BTreeMap::new();
+    for g in c.groups().into_iter().filter(|g| c.is_row(*g)) {
+        by_layer.entry(c.layer(g)).or_default().push(g);
+    }
+    for rows in by_layer.values() {
+        for (i, b) in rows.iter().enumerate() {
+            // The first earlier chain that takes it; chains merged into others are empty.
+            let why = "independent row chains of one layer: one launch less";
+            let _ = rows[..i]
+                .iter()
+                .filter(|a| !c.nodes(**a).is_empty())
+                .copied()
+                .collect::<Vec<_>>()
+                .into_iter()
+                .find(|a| try_merge(c, r, "fuse-siblings", *a, *b, why));
         }
     }
 }
