@@ -3,7 +3,9 @@
 //! A kernel's file names carry the hash of its content, so a kernel that did not change is the same file in every
 //! build and comes from the cache. Equal inputs give equal bytes: nothing here reads the clock or depends on a path.
 
-use crate::cache::{Cache, CachedCpu};
+use crate::cache::{Cache, CachedCpu, CachedGpu};
+#[cfg(feature = "nvptx")]
+use crate::gpu::RowsHint;
 use dsc_ir::cost;
 use dsc_ir::expr::Expr;
 use dsc_ir::graph::TypeError;
@@ -12,7 +14,8 @@ use dsc_ir::manifest::{
     self, BufferEntry, CpuCode, FileEntry, KernelEntry, LaunchEntry, Manifest, Model, ParamEntry, ProbeEntry,
     ScheduleEntry, State, TargetEntry, Weight,
 };
-use dsc_ir::schedule::Schedule;
+use dsc_ir::op::Op;
+use dsc_ir::schedule::{Phase, Schedule};
 use dsc_ir::target::Target;
 use indexmap::IndexMap;
 use rayon::prelude::*;
@@ -87,7 +90,20 @@ struct Distinct<'a> {
     name: String,
     hash: String,
     graph_text: String,
+    /// Whether no other phase launches it.
+    #[cfg_attr(not(feature = "nvptx"), allow(dead_code))] // only GPU plans depend on it
+    decode_only: bool,
 }
+
+impl Distinct<'_> {
+    /// Whether it is code: a sum over several ranks is the runtime's work.
+    fn runs_alone(&self) -> bool {
+        !self.kernel.graph.nodes.iter().any(|n| matches!(&n.op, Op::AllReduce(sum) if sum.ranks > 1))
+    }
+}
+
+/// File beside the manifest with the manifest's BLAKE3 hash in hex and a newline. The manifest does not list it.
+const MANIFEST_HASH: &str = "manifest.blake3";
 
 /// Builds the bundle at `out` (a folder, or an archive if it ends in `.tar.zst`).
 ///
@@ -97,27 +113,29 @@ pub fn build(input: &Input<'_>, out: &Path, cache: Option<&Cache>) -> Result<Rep
     let (distinct, index) = distinct_kernels(input.schedules);
     let mut files: IndexMap<String, Vec<u8>> = IndexMap::new();
     files.insert("spec.yaml".into(), input.spec_text.clone().into_bytes());
-    let made: Vec<(CachedCpu, bool, Option<String>)> = distinct
+    let made: Vec<Option<(CachedCpu, bool, Option<String>)>> = distinct
         .par_iter()
-        .map(|d| cpu_kernel(d, cache, input.emit_plans))
+        .map(|d| d.runs_alone().then(|| cpu_kernel(d, cache, input.emit_plans)).transpose())
         .collect::<Result<_, _>>()?;
     let mut gpu = gpu_kernels(input, &distinct, cache);
     let mut kernels = Vec::with_capacity(distinct.len());
-    for (d, (code, _, plan)) in distinct.iter().zip(&made) {
+    for (d, code) in distinct.iter().zip(&made) {
         let stem = format!("kernels/{}-{}", d.name, &d.hash[..12]);
-        files.insert(format!("{stem}.clif"), code.clif.clone().into_bytes());
         files.insert(format!("{stem}.dsir"), d.graph_text.clone().into_bytes());
-        if let Some(plan) = plan {
-            files.insert(format!("emit/{}.loops", d.name), plan.clone().into_bytes());
-        }
         let mut entry = kernel_entry(d, &stem);
-        entry.cpu = Some(CpuCode {
-            file: format!("{stem}.clif"),
-            symbol: symbol(d),
-            scratch_bytes: code.scratch_bytes,
-            row_block: code.row_block,
-        });
-        for (target, ptx, cubin, mut code) in gpu.codes.remove(&d.hash).unwrap_or_default() {
+        if let Some((code, _, plan)) = code {
+            files.insert(format!("{stem}.clif"), code.clif.clone().into_bytes());
+            if let Some(plan) = plan {
+                files.insert(format!("emit/{}.loops", d.name), plan.clone().into_bytes());
+            }
+            entry.cpu = Some(CpuCode {
+                file: format!("{stem}.clif"),
+                symbol: symbol(d),
+                scratch_bytes: code.scratch_bytes,
+                row_block: code.row_block,
+            });
+        }
+        for (target, CachedGpu { ptx, cubin, mut code }) in gpu.codes.remove(&d.hash).unwrap_or_default() {
             code.ptx = format!("{stem}.{target}.ptx");
             files.insert(code.ptx.clone(), ptx.into_bytes());
             if let Some(cubin) = cubin {
@@ -136,13 +154,15 @@ pub fn build(input: &Input<'_>, out: &Path, cache: Option<&Cache>) -> Result<Rep
     files.sort_keys();
     let manifest = assemble(input, kernels, &index, &files);
     let json = manifest.to_json().map_err(|e| internal("manifest", e))?;
+    let hash = format!("{}\n", blake3::hash(json.as_bytes()).to_hex());
+    files.insert(manifest::FILE.into(), json.into_bytes());
+    files.insert(MANIFEST_HASH.into(), hash.into_bytes());
     let report = Report {
         n_kernels: distinct.len(),
-        n_cached: made.iter().filter(|m| m.1).count(),
-        bytes: files.values().map(|f| f.len() as u64).sum::<u64>() + json.len() as u64,
+        n_cached: made.iter().flatten().filter(|m| m.1).count(),
+        bytes: files.values().map(|f| f.len() as u64).sum(),
         missing: gpu.missing,
     };
-    files.insert(manifest::FILE.into(), json.into_bytes());
     write(&files, out)?;
     Ok(report)
 }
@@ -167,9 +187,10 @@ fn distinct_kernels(schedules: &[Schedule]) -> (Vec<Distinct<'_>>, Vec<Vec<u32>>
                 let n = names.entry(base.clone()).or_insert(0);
                 *n += 1;
                 let name = if *n > 1 { format!("{base}_{n}") } else { base };
-                list.push(Distinct { kernel: k, name, hash: hash.clone(), graph_text });
+                list.push(Distinct { kernel: k, name, hash: hash.clone(), graph_text, decode_only: true });
                 list.len() as u32 - 1
             });
+            list[number as usize].decode_only &= s.phase == Phase::Decode;
             numbers.push(number);
         }
         index.push(numbers);
@@ -197,10 +218,10 @@ fn cpu_kernel(
     cache: Option<&Cache>,
     plan: bool,
 ) -> Result<(CachedCpu, bool, Option<String>), BuildError> {
-    let options = crate::lower::LowerOptions { row_block: CPU_ROW_BLOCK, dense: true };
+    let options = crate::lower::LowerOptions::cpu(CPU_ROW_BLOCK);
     if !plan
         && let Some(cache) = cache
-        && let Some(hit) = cache.cpu(&d.hash)
+        && let Some(hit) = cache.get("cpu", &d.hash)
     {
         return Ok((hit, true, None));
     }
@@ -210,15 +231,15 @@ fn cpu_kernel(
     let clif = crate::cpu::emit(&func).map_err(|e| internal(&d.name, e))?;
     let made = CachedCpu { clif, scratch_bytes: func.scratch_bytes(), row_block: func.row_block };
     if let Some(cache) = cache {
-        cache.put_cpu(&d.hash, &made);
+        cache.put("cpu", &d.hash, &made);
     }
     Ok((made, false, plan.then(|| func.to_string())))
 }
 
-/// GPU code by kernel hash: target, PTX, machine code, launch data without paths.
+/// GPU code by kernel hash, with the target's name.
 #[derive(Default)]
 struct GpuKernels {
-    codes: HashMap<String, Vec<(String, String, Option<Vec<u8>>, manifest::GpuCode)>>,
+    codes: HashMap<String, Vec<(String, CachedGpu)>>,
     missing: Vec<(String, String, String)>,
 }
 
@@ -226,7 +247,7 @@ struct GpuKernels {
 fn gpu_kernels(input: &Input<'_>, distinct: &[Distinct<'_>], _: Option<&Cache>) -> GpuKernels {
     let mut out = GpuKernels::default();
     for t in input.targets.iter().filter(|t| !t.is_cpu()) {
-        for d in distinct {
+        for d in distinct.iter().filter(|d| d.runs_alone()) {
             let reason = "this dsc was built without LLVM (feature `nvptx`)".to_string();
             out.missing.push((t.name.clone(), d.name.clone(), reason));
         }
@@ -235,15 +256,14 @@ fn gpu_kernels(input: &Input<'_>, distinct: &[Distinct<'_>], _: Option<&Cache>) 
 }
 
 #[cfg(feature = "nvptx")]
-fn gpu_kernels(input: &Input<'_>, distinct: &[Distinct<'_>], _: Option<&Cache>) -> GpuKernels {
+fn gpu_kernels(input: &Input<'_>, distinct: &[Distinct<'_>], cache: Option<&Cache>) -> GpuKernels {
     let mut out = GpuKernels::default();
     for t in input.targets.iter().filter(|t| !t.is_cpu()) {
-        let made: Vec<_> = distinct.par_iter().map(|d| gpu_kernel(d, t)).collect();
-        for (d, made) in distinct.iter().zip(made) {
+        let alone: Vec<&Distinct<'_>> = distinct.iter().filter(|d| d.runs_alone()).collect();
+        let made: Vec<_> = alone.par_iter().map(|d| gpu_kernel(d, t, cache)).collect();
+        for (d, made) in alone.into_iter().zip(made) {
             match made {
-                Ok((ptx, cubin, code)) => {
-                    out.codes.entry(d.hash.clone()).or_default().push((t.name.clone(), ptx, cubin, code));
-                }
+                Ok(made) => out.codes.entry(d.hash.clone()).or_default().push((t.name.clone(), made)),
                 Err(reason) => out.missing.push((t.name.clone(), d.name.clone(), reason)),
             }
         }
@@ -252,9 +272,15 @@ fn gpu_kernels(input: &Input<'_>, distinct: &[Distinct<'_>], _: Option<&Cache>) 
 }
 
 #[cfg(feature = "nvptx")]
-fn gpu_kernel(d: &Distinct<'_>, target: &Target) -> Result<(String, Option<Vec<u8>>, manifest::GpuCode), String> {
+fn gpu_kernel(d: &Distinct<'_>, target: &Target, cache: Option<&Cache>) -> Result<CachedGpu, String> {
     let symbol = symbol(d);
-    let made = crate::gpu::emit(d.kernel, &symbol, target)?;
+    let hint = if d.decode_only { RowsHint::Few } else { RowsHint::Many };
+    // With an assembler there is machine code as well: an entry made without one does not serve.
+    let kind = format!("{}.{}.{hint:?}", target.name, if crate::ptxas::find().is_ok() { "cubin" } else { "ptx" });
+    if let Some(hit) = cache.and_then(|c| c.get(&kind, &d.hash)) {
+        return Ok(hit);
+    }
+    let made = crate::gpu::emit_for(d.kernel, &symbol, target, hint)?;
     let assembled = crate::ptxas::assemble(&made.ptx, &target.name).ok();
     let code = manifest::GpuCode {
         ptx: String::new(),
@@ -267,7 +293,11 @@ fn gpu_kernel(d: &Distinct<'_>, target: &Target) -> Result<(String, Option<Vec<u
         registers: assembled.as_ref().map(|a| a.registers),
         spill_bytes: assembled.as_ref().map(|a| a.spill_bytes),
     };
-    Ok((made.ptx, assembled.map(|a| a.cubin), code))
+    let made = CachedGpu { ptx: made.ptx, cubin: assembled.map(|a| a.cubin), code };
+    if let Some(cache) = cache {
+        cache.put(&kind, &d.hash, &made);
+    }
+    Ok(made)
 }
 
 fn kernel_entry(d: &Distinct<'_>, stem: &str) -> KernelEntry {

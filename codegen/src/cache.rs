@@ -1,5 +1,7 @@
 //! The cache of generated kernels, keyed by content. Anything wrong with an entry is a miss, never an error.
 
+use dsc_ir::manifest::GpuCode;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -12,6 +14,17 @@ pub struct CachedCpu {
     pub scratch_bytes: u64,
     /// Rows at a time.
     pub row_block: u64,
+}
+
+/// GPU code of a kernel for one target.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CachedGpu {
+    /// PTX text.
+    pub ptx: String,
+    /// Machine code, where there was an assembler.
+    pub cubin: Option<Vec<u8>>,
+    /// Launch data, without the paths of a bundle.
+    pub code: GpuCode,
 }
 
 /// A folder of generated kernels.
@@ -38,21 +51,21 @@ impl Cache {
         self.folder.join(format!("kernels-{}", generator_id())).join(format!("{hash}.{kind}"))
     }
 
-    /// CPU code, if it is there and whole.
-    pub fn cpu(&self, hash: &str) -> Option<CachedCpu> {
-        let text = std::fs::read(self.path("cpu", hash)).ok()?;
+    /// Code of a kind for a kernel, if it is there and whole.
+    pub fn get<T: DeserializeOwned>(&self, kind: &str, hash: &str) -> Option<T> {
+        let text = std::fs::read(self.path(kind, hash)).ok()?;
         let (sum, body) = text.split_at_checked(64)?;
         (blake3::hash(body).to_hex().as_bytes() == sum).then(|| serde_json::from_slice(body).ok()).flatten()
     }
 
-    /// Stores CPU code; a failure only costs time later.
-    pub fn put_cpu(&self, hash: &str, code: &CachedCpu) {
-        let path = self.path("cpu", hash);
+    /// Stores code; a failure only costs time later.
+    pub fn put<T: Serialize>(&self, kind: &str, hash: &str, code: &T) {
+        let path = self.path(kind, hash);
         let Ok(body) = serde_json::to_vec(code) else { return };
         let mut text = blake3::hash(&body).to_hex().as_bytes().to_vec();
         text.extend(body);
         let Some(dir) = path.parent() else { return };
-        let temp = dir.join(format!(".{hash}.{}.tmp", std::process::id()));
+        let temp = dir.join(format!(".{hash}.{kind}.{}.tmp", std::process::id()));
         let stored = std::fs::create_dir_all(dir)
             .and_then(|()| std::fs::write(&temp, &text))
             .and_then(|()| std::fs::rename(&temp, &path));

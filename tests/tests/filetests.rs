@@ -1,5 +1,6 @@
 //! Graphs in text form with questions in their comments: `; test verify`, `; test fuse PHASE TARGET`, `; test loops`,
 //! `; test clif`. Answers are snapshots.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failing helper is a failing test
 
 use dsc_codegen::lower::{LowerOptions, lower};
 use dsc_codegen::{cpu, loops};
@@ -36,7 +37,7 @@ fn fused(graph: &Graph, phase: &str, target: &str) -> String {
 
 fn programs(graph: &Graph) -> Vec<loops::Func> {
     let (schedule, _) = compile(graph, Phase::Decode, "sm_90a");
-    let options = LowerOptions { row_block: 4, dense: true };
+    let options = LowerOptions::cpu(4);
     schedule.kernels.iter().map(|k| lower(k, &k.name, &options).unwrap()).collect()
 }
 

@@ -1,4 +1,5 @@
 //! The CPU kernels of compiled bundles against the fixtures, through the runtime.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failing helper is a failing test
 
 use dsc_passes::pipeline::Select;
 use dsc_runtime::bundle::Bundle;

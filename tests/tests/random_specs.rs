@@ -1,5 +1,6 @@
 //! Random architectures: interpreter = CPU kernels = fused = unfused, chunked = one-shot = token by token,
 //! together = alone.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failing helper is a failing test
 
 use dsc_cli::compile::Model as Spec;
 use dsc_ir::schedule::Phase;
@@ -60,7 +61,7 @@ fn text(d: &Draw) -> String {
         d.heads,
         d.head_dim,
         d.head_dim / 4,
-        if d.heads % 2 == 0 { 2 } else { 1 },
+        if d.heads.is_multiple_of(2) { 2 } else { 1 },
         d.window,
         d.sink,
         extra == "hidden",

@@ -99,7 +99,8 @@ impl Emitter<'_, '_> {
         Ok(())
     }
 
-    /// A reduction is a loop that carries its accumulators, an arg-max two of them.
+    /// A reduction is a loop that carries its accumulators, an arg-max two of them. Sums are taken in f64 and rounded
+    /// once: they are as good as any order a GPU adds in, so that values next to a rounding boundary seldom differ.
     fn reduce(&mut self, var: Var, n: Var, body: &[Stmt], accs: &[Acc]) -> Result<(), CpuError> {
         let n = self.value(n)?;
         let mut init = Vec::new();
@@ -118,7 +119,10 @@ impl Emitter<'_, '_> {
                 let value = e.value(a.value)?;
                 let Some(acc) = phis.next() else { break };
                 match a.combine {
-                    Combine::Sum => next.push(e.f.ins().fadd(acc, value)),
+                    Combine::Sum => {
+                        let wide = e.f.ins().fpromote(types::F64, value);
+                        next.push(e.f.ins().fadd(acc, wide));
+                    }
                     Combine::SumI => next.push(e.f.ins().iadd(acc, value)),
                     Combine::Max => next.push(e.larger(value, acc)),
                     Combine::ArgMax => {
@@ -134,7 +138,10 @@ impl Emitter<'_, '_> {
         let mut last = last.into_iter();
         for a in accs {
             for v in std::iter::once(a.out).chain(a.out_index.filter(|_| a.combine == Combine::ArgMax)) {
-                if let Some(value) = last.next() {
+                if let Some(mut value) = last.next() {
+                    if a.combine == Combine::Sum {
+                        value = self.f.ins().fdemote(types::F32, value);
+                    }
                     self.set(v, value);
                 }
             }
@@ -144,7 +151,7 @@ impl Emitter<'_, '_> {
 
     fn start(&mut self, combine: Combine) -> Value {
         match combine {
-            Combine::Sum => self.f.ins().f32const(0.0),
+            Combine::Sum => self.f.ins().f64const(0.0),
             Combine::Max | Combine::ArgMax => self.f.ins().f32const(f32::NEG_INFINITY),
             Combine::SumI => self.int(0),
         }

@@ -59,6 +59,15 @@ impl Builder {
         Place::Scratch(id)
     }
 
+    /// Makes a scratch area at least `bytes` large.
+    pub fn grow(&mut self, place: Place, bytes: u64) {
+        if let Place::Scratch(i) = place
+            && let Some(area) = self.scratch.get_mut(i as usize)
+        {
+            area.bytes = area.bytes.max(bytes.next_multiple_of(16));
+        }
+    }
+
     fn var(&mut self, ty: Ty) -> Var {
         self.types.push(ty);
         Var(self.types.len() as u32 - 1)
@@ -344,6 +353,18 @@ impl Builder {
     pub fn for_(&mut self, lo: Var, hi: Var, f: impl FnOnce(&mut Builder, Var)) {
         let var = self.var(Ty::I);
         let (body, ()) = self.nested(|b| f(b, var));
+        self.push(Stmt::For { var, lo, hi, carries: Vec::new(), body });
+    }
+
+    /// Opens a sequential loop and gives its variable; what follows is its body until [`Builder::close_for`].
+    pub fn open_for(&mut self) -> Var {
+        self.stack.push(Vec::new());
+        self.var(Ty::I)
+    }
+
+    /// Closes the loop of this variable, over `lo .. hi`.
+    pub fn close_for(&mut self, var: Var, lo: Var, hi: Var) {
+        let body = self.stack.pop().unwrap_or_default();
         self.push(Stmt::For { var, lo, hi, carries: Vec::new(), body });
     }
 

@@ -195,7 +195,7 @@ pub enum Inst {
 /// How a reduction combines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Combine {
-    /// Sum from +0, in iteration order on a CPU.
+    /// Sum from +0: on a CPU in iteration order in f64, rounded once; on a GPU in f32 in a fixed order.
     Sum,
     /// Largest, from -inf.
     Max,

@@ -76,9 +76,7 @@ impl Checker<'_> {
             Inst::ConstF(_) => Ok(Ty::F),
             Inst::I(_, a, b) => self.used(a, Ty::I).and(self.used(b, Ty::I)).map(|()| Ty::I),
             Inst::F(_, a, b) => self.used(a, Ty::F).and(self.used(b, Ty::F)).map(|()| Ty::F),
-            Inst::Fma(a, b, c) => {
-                self.used(a, Ty::F).and(self.used(b, Ty::F)).and(self.used(c, Ty::F)).map(|()| Ty::F)
-            }
+            Inst::Fma(a, b, c) => self.used(a, Ty::F).and(self.used(b, Ty::F)).and(self.used(c, Ty::F)).map(|()| Ty::F),
             Inst::U(_, a) => self.used(a, Ty::F).map(|()| Ty::F),
             Inst::Cmp(_, a, b) => {
                 let ty = self.func.ty(a);

@@ -46,6 +46,8 @@ struct Attention<'a> {
     d: u64,
     history: History,
     sink: Option<View>,
+    /// Number of the first head; none where it is 0.
+    first_head: Option<Var>,
     pages: Option<(View, Var)>,
     listed: Option<View>,
     /// Decoded rows of a tile.
@@ -79,6 +81,7 @@ impl<'a> Attention<'a> {
             d,
             history,
             sink: if o.sink { Some(cx.input(n, 4)?) } else { None },
+            first_head: cx.slice().map(|slice| slice.first),
             pages,
             listed: if o.select == Select::Listed { Some(cx.input(n, first + 1)?) } else { None },
             panel: cx.panel("kv", TILE, d),
@@ -323,7 +326,8 @@ impl Pass<'_> {
         if let Some(sink) = &a.sink {
             let sink = sink.line(b, zero);
             b.lanes(heads, |b, h| {
-                let (s, peak, total) = (sink.load(b, h), peaks.load(b, h), totals.load(b, h));
+                let head = a.first_head.map_or(h, |first| b.iadd(first, h));
+                let (s, peak, total) = (sink.load(b, head), peaks.load(b, h), totals.load(b, h));
                 let x = b.fsub(s, peak);
                 let e = b.u(FUn::Exp, x);
                 let total = b.fadd(total, e);

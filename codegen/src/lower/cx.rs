@@ -1,11 +1,13 @@
 //! What lowering knows of the kernel: where its values live, scratch, and the loops that every op uses.
 
 use super::codec::Tables;
+use super::slice::Slice;
 use super::view::{At, Coding, Line, View};
 use super::{LowerError, LowerOptions};
 use crate::loops::{Builder, Func, IOp, Mem, Param, Place, Var};
 use dsc_ir::graph::{Def, Node, NodeId, ValueId};
 use dsc_ir::kernel::Kernel;
+use dsc_ir::op::Op;
 
 /// The state of lowering one kernel.
 pub struct Cx<'k> {
@@ -21,12 +23,21 @@ pub struct Cx<'k> {
     last_use: Vec<Option<NodeId>>,
     scratch: ScratchPool,
     temporaries: Vec<(u64, Place)>,
+    /// Values whose memory another one took.
+    replaced: Vec<ValueId>,
+    /// Scratch of [`Cx::sums`].
+    sums: Option<Place>,
+    slice: Option<Slice>,
+    /// Areas that a slice still reads when its loop comes round.
+    held: Vec<(u64, Place)>,
 }
 
 /// Scratch areas that may be used again.
 #[derive(Default)]
 struct ScratchPool {
     free: Vec<(u64, Place)>,
+    /// Whether an area that is too small may be made larger: where memory is short, better than a new one.
+    grows: bool,
 }
 
 impl ScratchPool {
@@ -35,14 +46,22 @@ impl ScratchPool {
         let fits = self.free.iter().enumerate().filter(|(_, (size, _))| *size >= bytes);
         match fits.min_by_key(|(_, (size, _))| *size).map(|(i, _)| i) {
             Some(i) => self.free.remove(i),
-            None => (bytes, b.scratch(name, bytes)),
+            None => self.grown(b, bytes).unwrap_or_else(|| (bytes, b.scratch(name, bytes))),
         }
+    }
+
+    /// The largest free area, made large enough.
+    fn grown(&mut self, b: &mut Builder, bytes: u64) -> Option<(u64, Place)> {
+        let largest = self.free.iter().enumerate().max_by_key(|(_, (size, _))| *size).map(|(i, _)| i);
+        let (_, place) = self.free.remove(largest.filter(|_| self.grows)?);
+        b.grow(place, bytes);
+        Some((bytes, place))
     }
 }
 
 impl<'k> Cx<'k> {
-    /// Before the first op.
-    pub fn new(kernel: &'k Kernel, symbol: &str, opts: &LowerOptions) -> Result<Cx<'k>, LowerError> {
+    /// Before the first op, for ops in this order.
+    pub fn new(kernel: &'k Kernel, symbol: &str, opts: &LowerOptions, order: impl Iterator<Item = NodeId>) -> Cx<'k> {
         let name = |v: ValueId| kernel.graph.value(v).name.clone();
         let params = kernel.params.iter().map(|p| Param { name: name(p.value), written: false }).collect();
         let mut b = Builder::new(symbol, params, opts.row_block.max(1));
@@ -56,16 +75,20 @@ impl<'k> Cx<'k> {
             row_count,
             locals: vec![None; kernel.graph.values.len()],
             last_use: vec![None; kernel.graph.values.len()],
-            scratch: ScratchPool::default(),
+            scratch: ScratchPool { free: Vec::new(), grows: !opts.dense },
             temporaries: Vec::new(),
+            replaced: Vec::new(),
+            sums: None,
+            slice: None,
+            held: Vec::new(),
         };
-        for id in kernel.graph.node_ids() {
+        for id in order {
             let node = kernel.graph.node(id);
             for v in node.inputs.iter().chain(&node.outputs) {
                 cx.last_use[v.idx()] = Some(id);
             }
         }
-        Ok(cx)
+        cx
     }
 
     /// The finished program.
@@ -88,10 +111,16 @@ impl<'k> Cx<'k> {
             if self.kernel.param_index(*v).is_some() {
                 continue;
             }
-            let bytes = View::rows(Place::Scratch(0), &value.ty, true).and_then(|view| view.row_bytes());
+            let view = View::rows(Place::Scratch(0), &value.ty, true).map(|view| self.sliced(*v, view));
+            let bytes = view.and_then(|view| view.row_bytes());
             let Some(bytes) = bytes else {
                 return self.fail(format!("`{}` has rows of symbolic size and must be a parameter", value.name));
             };
+            if let Some(from) = self.replaceable(id, *v) {
+                self.locals[v.idx()] = self.locals[from.idx()];
+                self.replaced.push(from);
+                continue;
+            }
             let (size, place) = self.scratch.take(&mut self.b, &value.name, bytes * self.row_block);
             self.locals[v.idx()] = Some((size, place));
             if self.last_use[v.idx()] == Some(id) {
@@ -101,6 +130,18 @@ impl<'k> Cx<'k> {
         Ok(())
     }
 
+    /// An operand that dies here and whose memory the result of an elementwise op may take, element by element.
+    fn replaceable(&self, id: NodeId, out: ValueId) -> Option<ValueId> {
+        let (graph, node) = (&self.kernel.graph, self.kernel.graph.node(id));
+        let inside = |v: &ValueId| self.slice.as_ref().is_none_or(|slice| slice.makes(*v));
+        let fits = |v: &&ValueId| {
+            let dies = self.locals[v.idx()].is_some() && self.last_use[v.idx()] == Some(id) && inside(v);
+            dies && graph.ty(**v) == graph.ty(out)
+        };
+        let elementwise = !self.flow.dense && matches!(node.op, Op::SwiGlu(_) | Op::Add(_));
+        node.inputs.iter().filter(|_| elementwise).find(fits).copied()
+    }
+
     /// Takes back the memory of values that are dead after a node, and its temporaries.
     pub fn end(&mut self, id: NodeId) {
         self.scratch.free.append(&mut self.temporaries);
@@ -108,10 +149,60 @@ impl<'k> Cx<'k> {
         for v in &node.inputs {
             if self.last_use[v.idx()] == Some(id)
                 && let Some(area) = self.locals[v.idx()].take()
+                && !self.replaced.contains(v)
             {
-                self.scratch.free.push(area);
+                match &self.slice {
+                    Some(slice) if !slice.makes(*v) => self.held.push(area),
+                    _ => self.scratch.free.push(area),
+                }
             }
         }
+    }
+
+    /// From here on, values of the slice are `slice.lines` lines long.
+    pub fn open_slice(&mut self, slice: Slice) {
+        self.slice = Some(slice);
+    }
+
+    /// Ends the slice and takes back what only it read.
+    pub fn close_slice(&mut self) {
+        self.slice = None;
+        self.scratch.free.append(&mut self.held);
+    }
+
+    /// The slice that is open.
+    pub fn slice(&self) -> Option<&Slice> {
+        self.slice.as_ref()
+    }
+
+    /// Number in the row of line `i`, counted from the first line of the slice that is open.
+    pub fn line_number(&self) -> impl Fn(&mut Builder, Var) -> Var + Copy + use<> {
+        let first = self.slice.as_ref().map(|slice| slice.first);
+        move |b, i| first.map_or(i, |first| b.iadd(first, i))
+    }
+
+    /// A view of all lines of a row, or of those of the slice that is open.
+    fn sliced(&self, v: ValueId, view: View) -> View {
+        match &self.slice {
+            Some(slice) if slice.makes(v) && view.local => view.with_lines(slice.lines),
+            Some(slice) if slice.cuts(v) => view.slice(slice.first, slice.lines),
+            _ => view,
+        }
+    }
+
+    /// Takes back the memory of a value ahead of its last use.
+    pub fn drop_value(&mut self, v: ValueId) {
+        self.scratch.free.extend(self.locals[v.idx()].take());
+    }
+
+    /// Scratch that stays until [`Cx::release`].
+    pub fn reserve(&mut self, name: &str, bytes: u64) -> (u64, Place) {
+        self.scratch.take(&mut self.b, name, bytes)
+    }
+
+    /// Takes back what [`Cx::reserve`] gave.
+    pub fn release(&mut self, area: (u64, Place)) {
+        self.scratch.free.push(area);
     }
 
     /// Scratch for the current op, `bytes` large.
@@ -124,6 +215,15 @@ impl<'k> Cx<'k> {
     /// Scratch for `lines` lines of f32 for the current op.
     pub fn panel(&mut self, name: &str, lines: u64, channels: u64) -> View {
         let place = self.temporary(name, lines * channels * 4);
+        View::panel(place, channels)
+    }
+
+    /// Lines of f32 that products use one after the other: one area for all, since values of other sizes that take
+    /// its place would leave it too small for the next product.
+    pub fn sums(&mut self, lines: u64, channels: u64) -> View {
+        let bytes = lines * channels * 4;
+        let place = *self.sums.get_or_insert_with(|| self.b.scratch("sums", bytes));
+        self.b.grow(place, bytes);
         View::panel(place, channels)
     }
 
@@ -173,7 +273,9 @@ impl<'k> Cx<'k> {
         let view = match value.def {
             Def::Weight(_) => Some(View::weight(place, &value.ty)),
             Def::State(_) => Some(View::state(place, &value.ty)),
-            Def::Input | Def::Node { .. } => View::rows(place, &value.ty, param.is_none()),
+            Def::Input | Def::Node { .. } => {
+                View::rows(place, &value.ty, param.is_none()).map(|view| self.sliced(v, view))
+            }
         };
         match view {
             Some(view) => Ok(view),

@@ -1,8 +1,8 @@
 //! Linears on the dense micro-kernel: rows and weights are decoded to f32 panels, products rounded once.
 
-use super::LowerError;
 use super::cx::{Cx, Flow, Matrix};
 use super::view::{At, Line, Row, View};
+use super::{LowerError, lanes};
 use crate::loops::{Builder, Cmp, IOp, Mem, Place, Var};
 use dsc_ir::graph::Node;
 use dsc_ir::op::GroupLinear;
@@ -128,13 +128,11 @@ fn row_of(cx: &Cx<'_>, view: &View) -> impl Fn(&mut Builder, Var) -> Row + use<>
     }
 }
 
-fn need_dense(cx: &Cx<'_>, n: &Node) -> Result<(), LowerError> {
-    if cx.flow.dense { Ok(()) } else { cx.fail(format!("`{}` needs the dense micro-kernel", n.op.name())) }
-}
-
 /// One or several linears over one input.
 pub fn linear(cx: &mut Cx<'_>, n: &Node) -> Result<(), LowerError> {
-    need_dense(cx, n)?;
+    if !cx.flow.dense {
+        return lanes::linear(cx, n);
+    }
     let x = cx.input(n, 0)?;
     let x = f32_rows(cx, &x)?;
     for i in 0..n.outputs.len() {
@@ -151,7 +149,9 @@ pub fn linear(cx: &mut Cx<'_>, n: &Node) -> Result<(), LowerError> {
 
 /// Block-diagonal linear.
 pub fn group_linear(cx: &mut Cx<'_>, n: &Node, o: &GroupLinear) -> Result<(), LowerError> {
-    need_dense(cx, n)?;
+    if !cx.flow.dense {
+        return lanes::group_linear(cx, n, o);
+    }
     let (x, w, out) = (cx.input(n, 0)?, cx.input(n, 1)?, cx.output(n, 0)?);
     let x = f32_rows(cx, &x)?;
     let lines = out.channels / o.groups.max(1);
@@ -172,7 +172,9 @@ pub fn group_linear(cx: &mut Cx<'_>, n: &Node, o: &GroupLinear) -> Result<(), Lo
 /// Linears of the chosen experts: for each expert, the rows of the block that chose it are gathered, so that
 /// its weights are decoded once a block.
 pub fn expert_linear(cx: &mut Cx<'_>, n: &Node) -> Result<(), LowerError> {
-    need_dense(cx, n)?;
+    if !cx.flow.dense {
+        return lanes::expert_linear(cx, n);
+    }
     let (x, ids) = (cx.input(n, 0)?, cx.input(n, 1)?);
     let (k, c) = (ids.row_channels(), x.channels);
     let slots = cx.row_block() * k;

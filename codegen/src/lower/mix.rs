@@ -2,6 +2,7 @@
 
 use super::LowerError;
 use super::cx::{Cx, Matrix};
+use super::lanes::{Product, Range};
 use super::linear::f32_rows;
 use super::math::{Ahead, each, inverse_rms, sigmoid, sum};
 use super::view::{Line, Row, View};
@@ -11,38 +12,37 @@ use dsc_ir::op::{HeadCoeffs, MhcCoeffs, MhcStats};
 
 /// Projection of the flattened streams, divided by their root mean square.
 pub fn stats(cx: &mut Cx<'_>, n: &Node, o: &MhcStats) -> Result<(), LowerError> {
-    if cx.flow.dense { stats_by_dense(cx, n, o) } else { stats_by_reduction(cx, n, o) }
+    if cx.flow.dense { stats_by_dense(cx, n, o) } else { stats_by_lanes(cx, n, o) }
 }
 
-/// One reduction for all sums.
-fn stats_by_reduction(cx: &mut Cx<'_>, n: &Node, o: &MhcStats) -> Result<(), LowerError> {
+/// The products in lanes.
+fn stats_by_lanes(cx: &mut Cx<'_>, n: &Node, o: &MhcStats) -> Result<(), LowerError> {
     let (x, matrix, out) = (cx.input(n, 0)?, cx.input(n, 1)?, cx.output(n, 0)?);
-    let k = x.row_channels();
+    let (k, m) = (x.row_channels(), out.channels);
+    let (product, products) = (Product::new(cx, &x, &matrix)?, cx.panel("products", 1, m));
     cx.rows(|b, at| {
-        let (x, out_row) = (x.row(b, at), out.row(b, at));
-        let rows: Vec<Line> = (0..out.channels)
-            .map(|j| {
-                let j = b.int(j);
-                matrix.line(b, j)
-            })
-            .collect();
-        let width = b.int(k);
-        let sums = b.reduce_n(width, |b, i| {
-            let v = x.load(b, i);
-            let mut terms = vec![(Combine::Sum, b.fmul(v, v))];
-            for row in &rows {
-                let w = row.load(b, i);
-                terms.push((Combine::Sum, b.fmul(v, w)));
-            }
-            terms
-        });
-        let inv = inverse_rms(b, sums[0], k, o.eps);
-        for (j, s) in sums[1..].iter().enumerate() {
-            let (j, y) = (b.int(j as u64), b.fmul(*s, inv));
-            out_row.store(b, j, y);
-        }
+        let zero = b.int(0);
+        let line = products.line(b, zero);
+        product.run(b, at, &Range { x_first: zero, w_first: zero, n: m }, |b, j, v| line.store(b, j, v));
+        let (x, out) = (x.row(b, at), out.row(b, at));
+        let (width, m) = (b.int(k), b.int(m));
+        divide(b, &x, (k, width), m, o.eps, &line, &out);
     });
     Ok(())
+}
+
+/// Products divided by the root mean square of the row.
+fn divide(b: &mut Builder, x: &Row, (k, width): (u64, Var), m: Var, eps: f32, products: &Line, out: &Row) {
+    let squares = b.reduce(width, Combine::Sum, |b, i| {
+        let v = x.load(b, i);
+        b.fmul(v, v)
+    });
+    let inv = inverse_rms(b, squares, k, eps);
+    b.lanes(m, |b, j| {
+        let p = products.load(b, j);
+        let y = b.fmul(p, inv);
+        out.store(b, j, y);
+    });
 }
 
 /// The products by the dense micro-kernel.
@@ -63,16 +63,7 @@ fn stats_by_dense(cx: &mut Cx<'_>, n: &Node, o: &MhcStats) -> Result<(), LowerEr
     cx.rows(|b, at| {
         let (x, out) = (x.row(b, at), out.row(b, at));
         let line = products.line(b, at.in_block);
-        let squares = b.reduce(width, Combine::Sum, |b, i| {
-            let v = x.load(b, i);
-            b.fmul(v, v)
-        });
-        let inv = inverse_rms(b, squares, k, o.eps);
-        b.lanes(m, |b, j| {
-            let p = line.load(b, j);
-            let y = b.fmul(p, inv);
-            out.store(b, j, y);
-        });
+        divide(b, &x, (k, width), m, o.eps, &line, &out);
     });
     Ok(())
 }

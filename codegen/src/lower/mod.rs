@@ -13,6 +13,7 @@ mod codec;
 mod cx;
 mod engram;
 mod index;
+mod lanes;
 mod linear;
 mod math;
 mod mix;
@@ -21,6 +22,7 @@ mod pointwise;
 mod quantize;
 mod router;
 mod select;
+mod slice;
 mod state;
 mod view;
 
@@ -36,8 +38,23 @@ pub struct LowerOptions {
     /// Most rows of a block; also the rows that scratch has room for.
     pub row_block: u64,
     /// Whether the backend has the dense micro-kernel and runs lanes one after the other (a CPU).
-    /// Without it linears are refused and loops are flattened so that lanes are many.
+    /// Without it linears are loops of their own, and loops are flattened so that lanes are many.
     pub dense: bool,
+    /// Bytes that scratch should keep to where lanes run side by side. Heads are then done in groups; what still does
+    /// not fit is for the backend to refuse.
+    pub scratch_limit: Option<u64>,
+}
+
+impl LowerOptions {
+    /// For a CPU, in blocks of at most this many rows.
+    pub fn cpu(row_block: u64) -> LowerOptions {
+        LowerOptions { row_block, dense: true, scratch_limit: None }
+    }
+
+    /// A row at a time for lanes side by side, with this much scratch.
+    pub fn lanes(scratch_limit: Option<u64>) -> LowerOptions {
+        LowerOptions { row_block: 1, dense: false, scratch_limit }
+    }
 }
 
 /// A kernel that cannot be lowered.
@@ -56,13 +73,15 @@ pub struct LowerError {
 /// A value that fits neither a parameter nor scratch, an op the backend computes otherwise, or a loop program
 /// that does not verify.
 pub fn lower(kernel: &Kernel, symbol: &str, opts: &LowerOptions) -> Result<Func, LowerError> {
-    let mut cx = Cx::new(kernel, symbol, opts)?;
-    for id in kernel.graph.node_ids() {
-        cx.begin(id)?;
-        node(&mut cx, kernel.graph.node(id))?;
-        cx.end(id);
-    }
-    let func = cx.finish();
+    let by_rows = opts.row_block <= 1 && !opts.dense;
+    let func = match by_rows.then(|| slice::Plan::of(kernel)).flatten() {
+        Some(plan) => slice::lower(kernel, symbol, opts, &plan)?,
+        None => {
+            let mut cx = Cx::new(kernel, symbol, opts, kernel.graph.node_ids());
+            kernel.graph.node_ids().try_for_each(|id| slice::one(&mut cx, kernel, id))?;
+            cx.finish()
+        }
+    };
     loops::verify(&func).map_err(|e| LowerError { kernel: kernel.name.clone(), message: e.to_string() })?;
     Ok(func)
 }

@@ -132,14 +132,17 @@ fn by_line(b: &mut Builder, inputs: &[View], out: &View) -> (Var, Var) {
 pub fn swiglu(cx: &mut Cx<'_>, n: &Node, o: &SwiGlu) -> Result<(), LowerError> {
     let (g, u, out) = (cx.input(n, 0)?, cx.input(n, 1)?, cx.output(n, 0)?);
     let weights = if o.weighted { Some(cx.input(n, 2)?) } else { None };
-    let flow = cx.flow;
+    let (flow, number) = (cx.flow, cx.line_number());
     cx.rows(|b, at| {
         let (g, u) = (g.row(b, at), u.row(b, at));
         let weights = weights.as_ref().map(|w| w.row(b, at));
         let (lines, channels) = (b.int(out.lines), b.int(out.channels));
         let out = out.row(b, at);
         let ahead = |b: &mut Builder, i: Var| {
-            let weight = weights.as_ref().map(|w| w.load(b, i));
+            let weight = weights.as_ref().map(|w| {
+                let slot = number(b, i);
+                w.load(b, slot)
+            });
             (g.line(b, i), u.line(b, i), out.line(b, i), weight)
         };
         flow.grid(b, lines, channels, ahead, |b, (g, u, out, weight), j| {
@@ -201,7 +204,7 @@ pub fn expert_sum(cx: &mut Cx<'_>, n: &Node, o: &ExpertSum) -> Result<(), LowerE
 }
 
 /// How many ids come before id `j`: smaller ones, and equal ones further left.
-fn rank_of(b: &mut Builder, ids: &Row, k: u64, j: Var) -> Var {
+pub fn rank_of(b: &mut Builder, ids: &Row, k: u64, j: Var) -> Var {
     let own = ids.load(b, j);
     let (zero, count) = (b.int(0), b.int(k));
     b.fold_(zero, count, [zero], |b, i, [rank]| {

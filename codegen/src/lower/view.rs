@@ -119,6 +119,8 @@ pub struct View {
     pub local: bool,
     stride: Stride,
     scales: Scales,
+    /// Where the view is a part of each row: its first line there, and the lines of a whole row.
+    part: Option<(Var, u64)>,
 }
 
 impl View {
@@ -171,7 +173,18 @@ impl View {
             local: false,
             stride: Stride::Const(dtype.row_bytes(channels)),
             scales: Scales::InLine { offset },
+            part: None,
         }
+    }
+
+    /// The same with this many lines a row.
+    pub fn with_lines(self, lines: u64) -> View {
+        View { lines, ..self }
+    }
+
+    /// `lines` lines of each row, from line `first` on.
+    pub fn slice(self, first: Var, lines: u64) -> View {
+        View { part: Some((first, self.lines)), lines, ..self }
     }
 
     /// `n` lines of plain f32 in scratch.
@@ -231,7 +244,13 @@ impl View {
     /// The lines of row `at`.
     pub fn row(&self, b: &mut Builder, at: At) -> Row {
         let row = if self.local { at.in_block } else { at.row };
-        let first = b.imul_c(row, self.lines as i64);
+        let first = match self.part {
+            None => b.imul_c(row, self.lines as i64),
+            Some((skipped, whole)) => {
+                let first = b.imul_c(row, whole as i64);
+                b.iadd(first, skipped)
+            }
+        };
         let line = self.line(b, first);
         Row { view: self.clone(), first, line }
     }

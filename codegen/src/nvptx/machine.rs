@@ -25,7 +25,7 @@ const PTX_VERSIONS: [u32; 22] =
 
 /// Functions that optimised modules may call: what `instr` declares, and what LLVM's passes make of it that NVPTX
 /// selects. Prefixes, since names carry types.
-const CALLABLE: [&str; 31] = [
+const CALLABLE: [&str; 32] = [
     "llvm.nvvm.read.ptx.sreg.",
     "llvm.nvvm.barrier",
     "llvm.nvvm.bar.",
@@ -34,6 +34,8 @@ const CALLABLE: [&str; 31] = [
     "llvm.nvvm.ldmatrix.",
     "llvm.nvvm.f2i.",
     "llvm.fma.f",
+    // Several lanes at once, which LLVM splits where the target cannot.
+    "llvm.fma.v",
     "llvm.fmuladd.f",
     "llvm.sqrt.f",
     "llvm.fabs.",

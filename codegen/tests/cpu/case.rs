@@ -195,7 +195,7 @@ impl Case {
         Kernel { name: "test".into(), anchor: Anchor::Row, rows: self.rows.clone(), graph, params }
     }
 
-    fn all_results(&self) -> Vec<ValueId> {
+    pub fn all_results(&self) -> Vec<ValueId> {
         self.graph.nodes.iter().flat_map(|n| n.outputs.clone()).collect()
     }
 
@@ -203,24 +203,33 @@ impl Case {
     pub fn execute(&self, kernel: &Kernel, opts: &LowerOptions, splits: &[(u64, u64)]) -> Values {
         let func = lower(kernel, "dsc_test", opts).unwrap();
         let compiled: Compiled = compile(&func);
-        let mut buffers: Vec<Buffer> = Vec::new();
-        for p in &kernel.params {
-            let bytes = kernel.graph.ty(p.value).bytes().eval(&self.env) as usize;
-            buffers.push(match self.values.get(&p.value) {
-                Some(array) => Buffer::of(&array.to_storage()),
-                None => Buffer::filled(bytes, 0xA5),
-            });
-            assert_eq!(buffers.last().unwrap().bytes().len(), bytes, "size of a parameter");
-        }
+        let mut buffers: Vec<Buffer> = self.contents(kernel).iter().map(|bytes| Buffer::of(bytes)).collect();
         for (begin, end) in splits {
             compiled.run(&mut buffers, &self.env, *begin, *end);
         }
+        let bytes: Vec<Vec<u8>> = buffers.iter().map(Buffer::bytes).collect();
+        self.written(kernel, &bytes)
+    }
+
+    /// What the parameters of a kernel hold before it runs.
+    pub fn contents(&self, kernel: &Kernel) -> Vec<Vec<u8>> {
+        let one = |p: &Param| {
+            let n = kernel.graph.ty(p.value).bytes().eval(&self.env) as usize;
+            let bytes = self.values.get(&p.value).map_or_else(|| vec![0xA5; n], Array::to_storage);
+            assert_eq!(bytes.len(), n, "size of a parameter");
+            bytes
+        };
+        kernel.params.iter().map(one).collect()
+    }
+
+    /// What a kernel wrote, from what its parameters hold afterwards.
+    pub fn written(&self, kernel: &Kernel, buffers: &[Vec<u8>]) -> Values {
         let mut out = Values::new();
-        for (p, buffer) in kernel.params.iter().zip(&buffers) {
+        for (p, bytes) in kernel.params.iter().zip(buffers) {
             if matches!(p.role, Role::Output | Role::StateOut) {
                 let ty = kernel.graph.ty(p.value);
                 let shape: Vec<usize> = ty.shape.iter().map(|e| e.eval(&self.env) as usize).collect();
-                out.insert(p.value, Array::from_storage(ty.dtype, &shape, &buffer.bytes()).unwrap());
+                out.insert(p.value, Array::from_storage(ty.dtype, &shape, bytes).unwrap());
             }
         }
         out
@@ -236,7 +245,7 @@ impl Case {
     pub fn check(&self, slack: f32) {
         let n = self.n_rows();
         let all = self.kernel(&self.all_results());
-        let dense = |row_block| LowerOptions { row_block, dense: true };
+        let dense = LowerOptions::cpu;
         let base = self.execute(&all, &dense(4), &[(0, n)]);
         self.against_interpreter(&base, slack);
         let single: Vec<(u64, u64)> = (0..n).map(|r| (r, r + 1)).collect();
@@ -247,19 +256,29 @@ impl Case {
             let other = self.execute(&all, &dense(row_block), splits);
             same(&self.graph, &base, &other, &format!("row block {row_block}"));
         }
+        self.check_lanes(&all, slack);
         let kept = self.kernel(&self.keep);
         if lower(&kept, "dsc_test", &dense(4)).is_ok() {
             let fused = self.execute(&kept, &dense(4), &[(0, n)]);
             same(&self.graph, &base, &fused, "fused");
-        }
-        let lanes = LowerOptions { row_block: 1, dense: false };
-        if lower(&all, "dsc_test", &lanes).is_ok() {
-            let base = self.execute(&all, &lanes, &[(0, n)]);
-            self.against_interpreter(&base, slack);
+            let lanes = self.execute(&all, &LowerOptions::lanes(None), &[(0, n)]);
+            for limit in [None, Some(0)] {
+                let fused = self.execute(&kept, &LowerOptions::lanes(limit), &[(0, n)]);
+                same(&self.graph, &lanes, &fused, "fused lanes");
+            }
         }
     }
 
-    fn against_interpreter(&self, got: &Values, slack: f32) {
+    /// The same without the dense micro-kernel, with much scratch and with little, which changes no bit.
+    fn check_lanes(&self, all: &Kernel, slack: f32) {
+        let rows = [(0, self.n_rows())];
+        let base = self.execute(all, &LowerOptions::lanes(None), &rows);
+        self.against_interpreter(&base, slack);
+        let little = LowerOptions::lanes(Some(0));
+        same(&self.graph, &base, &self.execute(all, &little, &rows), "little scratch");
+    }
+
+    pub fn against_interpreter(&self, got: &Values, slack: f32) {
         let mut values = self.values.clone();
         for id in self.graph.node_ids() {
             interp::eval_node(&self.graph, &self.env, id, &mut values).unwrap();

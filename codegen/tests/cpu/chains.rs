@@ -96,7 +96,7 @@ fn a_local_is_rounded_where_it_is_stored() {
     let e = c.input_of("e", DType::F32, &[1], vec![1.0 / 512.0]);
     let a = c.op(Add {}, &[x, e], &[("a", DType::Bf16)])[0];
     let b = c.op(Add {}, &[a, e], &[("b", DType::F32)])[0];
-    let got = c.execute(&c.kernel(&[b]), &LowerOptions { row_block: 4, dense: true }, &[(0, 1)]);
+    let got = c.execute(&c.kernel(&[b]), &LowerOptions::cpu(4), &[(0, 1)]);
     assert_eq!(got[&b].to_floats().unwrap(), [1.0 + 1.0 / 512.0]);
 }
 
@@ -108,19 +108,9 @@ fn scratch_of_dead_values_is_used_again() {
     for name in ["a", "b", "c", "d", "e"] {
         x = c.op(Add {}, &[x, y], &[(name, DType::F32)])[0];
     }
-    let func = lower(&c.kernel(&[x]), "dsc_test", &LowerOptions { row_block: 4, dense: true }).unwrap();
+    let func = lower(&c.kernel(&[x]), "dsc_test", &LowerOptions::cpu(4)).unwrap();
     assert_eq!(func.scratch.len(), 2);
     c.check(0.0);
-}
-
-#[test]
-fn linears_need_the_dense_kernel() {
-    let mut c = Case::new(&[run(0, 0, 3)]);
-    let x = c.input("x", DType::F32, &[16]);
-    let w = c.weight("w", DType::F32, &[8, 16]);
-    let y = c.op(Linear { heads: vec![0] }, &[x, w], &[("y", DType::F32)]);
-    let refused = lower(&c.kernel(&y), "dsc_test", &LowerOptions { row_block: 1, dense: false });
-    assert!(refused.unwrap_err().to_string().contains("`linear` needs the dense micro-kernel"));
 }
 
 #[test]
@@ -129,7 +119,7 @@ fn rows_of_another_kernel_are_refused() {
     let x = c.ints("x", rows_of(&[2]), vec![0; 6]);
     c.rows = dsc_ir::expr::Expr::Sym(dsc_ir::expr::Sym::Seqs);
     let y = c.op(Repeat { n: 2 }, &[x], &[("y", DType::F32)]);
-    assert!(lower(&c.kernel(&y), "dsc_test", &LowerOptions { row_block: 1, dense: false }).is_err());
+    assert!(lower(&c.kernel(&y), "dsc_test", &LowerOptions::lanes(None)).is_err());
 }
 
 /// A kernel of ops drawn at random, each on values drawn from those made before.

@@ -204,7 +204,7 @@ fn sparse_attention_of_long_windows_and_rounded_probabilities() {
 fn chunks_give_the_same_bits() {
     let dtype = DType::Packed(RowFormat::Fp8);
     let (len, window) = (31u64, 8u64);
-    let options = LowerOptions { row_block: 4, dense: true };
+    let options = LowerOptions::cpu(4);
     for split in [1, 7, 8, 19, 30] {
         let whole = attention(&[run(0, 0, len)], dtype, Select::All, true, false, window);
         let all = whole.execute(&whole.kernel(&whole.keep), &options, &[(0, len)]);

@@ -176,7 +176,7 @@ fn parse_operand(text: &str, shared: &str, names: &mut HashMap<String, usize>) -
     }
     if let Some(bits) = text.strip_prefix("0f").or_else(|| text.strip_prefix("0d")).or_else(|| text.strip_prefix("0x"))
     {
-        return Operand::Imm(u64::from_str_radix(bits, 16).unwrap());
+        return Operand::Imm(u64::from_str_radix(bits.trim_end_matches('U'), 16).unwrap());
     }
     if let Ok(value) = text.parse::<i64>() {
         return Operand::Imm(value as u64);

@@ -101,8 +101,21 @@ fn floats(op: &[&str], ty: &str, a: &[u64], text: &str) -> u64 {
         "abs" => f(a[0]).abs(),
         "min" => f(a[0]).min(f(a[1])),
         "max" => f(a[0]).max(f(a[1])),
+        // The sign of the first, the rest of the second.
+        "copysign" => f(a[1]).copysign(f(a[0])),
         _ => panic!("unknown instruction: {text}"),
     })
+}
+
+/// Four of eight bytes, each chosen by four bits: its number, and whether its sign is spread over it.
+fn permute(bytes: u64, choice: u64) -> u64 {
+    let byte = |i: u64| {
+        let chosen = choice >> (4 * i) & 15;
+        let byte = bytes >> (8 * (chosen & 7)) & 0xFF;
+        let spread = if byte & 0x80 == 0 { 0 } else { 0xFF };
+        if chosen & 8 == 0 { byte } else { spread }
+    };
+    (0..4).map(|i| byte(i) << (8 * i)).sum()
 }
 
 fn ints(op: &[&str], ty: &str, a: &[u64], text: &str) -> u64 {
@@ -141,6 +154,7 @@ fn ints(op: &[&str], ty: &str, a: &[u64], text: &str) -> u64 {
                 x.max(y)
             }
         }
+        ("prmt", _) => permute(y << 32 | x, a[2]),
         ("and", _) => x & y,
         ("or", _) => x | y,
         ("xor", _) => x ^ y,

@@ -17,10 +17,11 @@ use dsc_ir::op::Op;
 const BOUNDARY_SHARE: f64 = 0.005;
 
 /// What holds for all results of a kernel.
-pub(super) struct Rule {
-    contraction: f64,
+pub(crate) struct Rule {
+    /// Products that are added up for one result.
+    pub contraction: f64,
     /// Whether rounding or a choice happens between its operations.
-    discontinuous: bool,
+    pub discontinuous: bool,
 }
 
 impl Rule {
@@ -56,7 +57,7 @@ fn contraction<'a>(op: &Op, input: &dyn Fn(usize) -> Option<&'a TensorType>) -> 
 
 /// How a comparison went.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Tally {
+pub(crate) struct Tally {
     pub values: u64,
     pub boundary: u64,
     /// The first boundary case, in words.
@@ -88,14 +89,14 @@ impl Tally {
 }
 
 /// One ulp of a dtype at `x`.
-fn ulp(dtype: DType, x: f32) -> f64 {
+pub(crate) fn ulp(dtype: DType, x: f32) -> f64 {
     let bits = if dtype == DType::Bf16 { 7 } else { 23 };
     let exponent = if x == 0.0 { f32::MIN_POSITIVE } else { x.abs() }.log2().floor();
     2f64.powi(exponent as i32 - bits)
 }
 
 /// Compares one result.
-pub(super) fn arrays(rule: &Rule, name: &str, expected: &Array, got: &Array) -> Result<Tally, String> {
+pub(crate) fn arrays(rule: &Rule, name: &str, expected: &Array, got: &Array) -> Result<Tally, String> {
     match (&expected.data, &got.data) {
         (Data::I32(a), Data::I32(b)) => equal(rule, name, a, b),
         (Data::Bytes(a), Data::Bytes(b)) => equal(rule, name, a, b),

@@ -1,6 +1,7 @@
 //! Random inputs that a kernel accepts: step tables of running sequences, indices in range, sane floats.
 
-use crate::weights::random::{Rng, tensor, weight};
+use super::recipe::Recipe;
+use crate::weights::random::Rng;
 use dsc_ir::dtype::DType;
 use dsc_ir::expr::Env;
 use dsc_ir::graph::{Def, Graph, TensorType, ValueId};
@@ -18,7 +19,8 @@ const MAX_CONTEXT: u64 = 4096;
 const SMALL: u64 = 64;
 
 /// A step to try.
-pub(super) struct Step {
+pub(crate) struct Step {
+    pub name: &'static str,
     pub env: Env,
     runs: Vec<Run>,
 }
@@ -30,16 +32,17 @@ struct Run {
 }
 
 /// The steps to try on a kernel.
-pub(super) fn steps(graph: &Graph) -> Vec<Step> {
+pub(crate) fn steps(graph: &Graph) -> Vec<Step> {
     let wanted = graph.nodes.iter().map(|n| wanted_context(&n.op)).max().unwrap_or(0);
     let context = wanted.next_multiple_of(CONTEXT).clamp(CONTEXT, MAX_CONTEXT);
     let middle = vec![Run { seq: 2, start: context - 3, rows: 3 }, Run { seq: 0, start: context / 3, rows: 2 }];
     let beginning = vec![Run { seq: 1, start: 0, rows: 12 }, Run { seq: 0, start: 0, rows: 1 }];
-    let step = |runs: Vec<Run>, n_context, n_out_rows| Step {
+    let step = |name, runs: Vec<Run>, n_context, n_out_rows| Step {
+        name,
         env: Env { n_tokens: runs.iter().map(|r| r.rows).sum(), n_seqs: N_SEQS, n_context, n_out_rows },
         runs,
     };
-    vec![step(middle, context, 2), step(beginning, CONTEXT, 3)]
+    vec![step("middle", middle, context, 2), step("beginning", beginning, CONTEXT, 3)]
 }
 
 /// Positions after which an op has more to choose from than it takes.
@@ -84,20 +87,22 @@ impl Rows {
 }
 
 /// Arrays of all inputs, weights and states.
-pub(super) fn values(graph: &Graph, s: &Step, vocab: u64, seed: u64) -> Result<Values, String> {
+pub(crate) fn values(graph: &Graph, s: &Step, vocab: u64, seed: u64) -> Result<Values, String> {
     let mut rng = Rng::new(seed, "step");
     let rows = Rows::new(&s.runs, vocab, &mut rng);
     let mut values = Values::new();
     for v in graph.value_ids() {
         let value = graph.value(v);
-        let mut rng = Rng::new(seed, &format!("{}/{}", v.0, value.name));
-        let array = match &value.def {
-            Def::Node { .. } => continue,
-            Def::Weight(_) => weight_array(graph, v, seed)?,
-            Def::Input | Def::State(_) if value.ty.dtype == DType::I32 => {
-                Array::i32(&shape(&value.ty, &s.env), integers(graph, v, &s.env, &rows, &mut rng))
+        let mut rng = Rng::new(seed, &stream(graph, v));
+        let shape = shape(&value.ty, &s.env);
+        let array = match (&value.def, recipe(graph, v, seed)) {
+            (Def::Node { .. }, _) => continue,
+            (_, Some(recipe)) => {
+                let bytes = recipe.make(value.ty.bytes().eval(&s.env))?;
+                Array::from_storage(value.ty.dtype, &shape, bytes.as_ref()).map_err(|e| e.to_string())?
             }
-            Def::Input | Def::State(_) => floats(&value.ty, &s.env, &mut rng)?,
+            (Def::Weight(_), None) => Array::i32(&shape, weight_integers(graph, v, seed)),
+            (_, None) => Array::i32(&shape, integers(graph, v, &s.env, &rows, &mut rng)),
         };
         values.insert(v, array);
     }
@@ -139,32 +144,35 @@ fn shape(ty: &TensorType, env: &Env) -> Vec<usize> {
     ty.shape.iter().map(|e| e.eval(env) as usize).collect()
 }
 
-fn floats(ty: &TensorType, env: &Env, rng: &mut Rng) -> Result<Array, String> {
-    let mut bytes = vec![0; ty.bytes().eval(env) as usize];
-    tensor(ty.dtype, ty.channels(), &mut bytes, rng);
-    Array::from_storage(ty.dtype, &shape(ty, env), &bytes).map_err(|e| e.to_string())
+/// Name of a value's random numbers.
+fn stream(graph: &Graph, v: ValueId) -> String {
+    format!("{}/{}", v.0, graph.value(v).name)
 }
 
-fn weight_array(graph: &Graph, v: ValueId, seed: u64) -> Result<Array, String> {
+/// How the contents of a weight, input or state are made; integers have a meaning and no recipe. Scores that a
+/// selection reads are changed afterwards.
+pub(crate) fn recipe(graph: &Graph, v: ValueId, seed: u64) -> Option<Recipe> {
     let value = graph.value(v);
-    let shape: Vec<u64> = value.ty.shape.iter().map(|e| e.as_const().unwrap_or(1)).collect();
-    let sizes: Vec<usize> = shape.iter().map(|s| *s as usize).collect();
-    if value.ty.dtype == DType::I32 {
-        let limit = index_limit(graph, v);
-        let mut rng = Rng::new(seed, &value.name);
-        let n = sizes.iter().product();
-        return Ok(Array::i32(&sizes, (0..n).map(|_| rng.below(limit) as i32).collect()));
+    match (&value.def, value.ty.dtype) {
+        (Def::Node { .. }, _) | (_, DType::I32) => None,
+        (Def::Weight(_), dtype) => {
+            let shape = value.ty.shape.iter().map(|e| e.as_const().unwrap_or(1)).collect();
+            let (name, tensor, shard) = (value.name.clone(), value.name.clone(), "none".into());
+            let weight = Weight { name, layer: Some(v.0), tensor, dtype, shape, shard };
+            Some(Recipe::Weight { seed, weight })
+        }
+        (Def::Input | Def::State(_), dtype) => {
+            Some(Recipe::Rows { seed, stream: stream(graph, v), dtype, channels: value.ty.channels() })
+        }
     }
-    let w = Weight {
-        name: value.name.clone(),
-        layer: Some(v.0),
-        tensor: value.name.clone(),
-        dtype: value.ty.dtype,
-        shape,
-        shard: "none".into(),
-    };
-    let bytes = weight(seed, &w, None).map_err(|e| e.to_string())?;
-    Array::from_storage(value.ty.dtype, &sizes, bytes.as_ref()).map_err(|e| e.to_string())
+}
+
+fn weight_integers(graph: &Graph, v: ValueId, seed: u64) -> Vec<i32> {
+    let value = graph.value(v);
+    let limit = index_limit(graph, v);
+    let mut rng = Rng::new(seed, &value.name);
+    let n = value.ty.elements().as_const().unwrap_or(1);
+    (0..n).map(|_| rng.below(limit) as i32).collect()
 }
 
 /// Below which an integer weight's values must lie.

@@ -3,8 +3,11 @@
 //! Two steps are tried: one in the middle of two long sequences, so that rings and pages are read, and one from
 //! the beginning, so that windows are cut short. Kernels beyond a size limit are named and left out.
 
-mod compare;
-mod inputs;
+pub(crate) mod compare;
+pub(crate) mod inputs;
+mod recipe;
+
+pub use recipe::Recipe;
 
 use crate::bundle::Bundle;
 use crate::cpu::Kernels;
@@ -91,14 +94,9 @@ impl Check<'_> {
         if !self.kernels.has(self.index) {
             return Ok(Verdict::Skipped("it has no CPU code".into()));
         }
-        let parsed = match self.bundle.text(&self.entry.graph) {
-            Ok(t) => text::parse(t).map_err(|e| e.to_string()),
-            Err(e) => Err(e.to_string()),
-        };
-        let bound = parsed.and_then(|g| bind(&g, &self.entry.params).map(|v| (g, v)));
-        let (graph, params) = match bound {
+        let (graph, params) = match graph_of(self.bundle, self.entry) {
             Ok(b) => b,
-            Err(e) => return Ok(Verdict::Differs(format!("its graph `{}`: {e}", self.entry.graph))),
+            Err(e) => return Ok(Verdict::Differs(e)),
         };
         if graph.nodes.iter().any(|n| matches!(n.op, Op::AllReduce(_))) {
             return Ok(Verdict::Skipped("it communicates between ranks".into()));
@@ -107,7 +105,7 @@ impl Check<'_> {
         let mut done = 0;
         let mut reason = String::new();
         for step in inputs::steps(&graph) {
-            match self.too_large(&step) {
+            match too_large(self.entry, &step, self.options.max_bytes, self.options.max_flops) {
                 Some(r) => reason = r,
                 None => match self.step(&graph, &params, &step)? {
                     Ok(tally) => {
@@ -127,37 +125,13 @@ impl Check<'_> {
         })
     }
 
-    fn too_large(&self, step: &Step) -> Option<String> {
-        let bytes = self.entry.params.iter().map(|p| tensor_type(p.dtype, &p.shape).bytes().eval(&step.env));
-        let bytes = bytes.fold(0, u64::saturating_add);
-        if bytes > self.options.max_bytes {
-            return Some(format!("its parameters take {bytes} bytes, over the limit of {}", self.options.max_bytes));
-        }
-        let flops = self.entry.flops.eval(&step.env);
-        if flops > self.options.max_flops {
-            return Some(format!("it takes {flops} operations, over the limit of {}", self.options.max_flops));
-        }
-        None
-    }
-
     fn step(&self, graph: &Graph, params: &[ValueId], step: &Step) -> Result<Result<Tally, String>, DeviceError> {
         let vocab = self.bundle.manifest.model.vocab_size;
         let mut values = match inputs::values(graph, step, vocab, self.options.seed) {
             Ok(v) => v,
             Err(e) => return Ok(Err(format!("no inputs could be made: {e}"))),
         };
-        let mut blocks = Vec::with_capacity(params.len());
-        for (v, p) in params.iter().zip(&self.entry.params) {
-            blocks.push(match values.get(v) {
-                Some(array) => Bytes::copy_of(&array.to_storage())?,
-                // An output: filled with what no result is, NaN or an absurd index.
-                None => {
-                    let mut b = Bytes::zeroed(tensor_type(p.dtype, &p.shape).bytes().eval(&step.env))?;
-                    b.as_mut().fill(if p.dtype == DType::I32 { 0xA5 } else { 0xFF });
-                    b
-                }
-            });
-        }
+        let mut blocks = blocks(self.entry, params, &values, step)?;
         self.kernels.call(self.entry, self.index, &mut blocks, &step.env)?;
         if let Err(e) = interp::run(graph, &step.env, &mut values) {
             return Ok(Err(format!("the interpreter refuses it: {e}")));
@@ -179,6 +153,48 @@ impl Check<'_> {
         }
         Ok(total)
     }
+}
+
+/// A kernel's op graph and its value of each parameter.
+pub(crate) fn graph_of(bundle: &Bundle, entry: &KernelEntry) -> Result<(Graph, Vec<ValueId>), String> {
+    let fail = |e: String| format!("its graph `{}`: {e}", entry.graph);
+    let text = bundle.text(&entry.graph).map_err(|e| fail(e.to_string()))?;
+    let graph = text::parse(text).map_err(|e| fail(e.to_string()))?;
+    let params = bind(&graph, &entry.params).map_err(fail)?;
+    Ok((graph, params))
+}
+
+/// Why a kernel is left out, if it is beyond these limits.
+pub(crate) fn too_large(entry: &KernelEntry, step: &Step, max_bytes: u64, max_flops: u64) -> Option<String> {
+    let bytes = entry.params.iter().map(|p| tensor_type(p.dtype, &p.shape).bytes().eval(&step.env));
+    let bytes = bytes.fold(0, u64::saturating_add);
+    if bytes > max_bytes {
+        return Some(format!("its parameters take {bytes} bytes, over the limit of {max_bytes}"));
+    }
+    let flops = entry.flops.eval(&step.env);
+    if flops > max_flops {
+        return Some(format!("it takes {flops} operations, over the limit of {max_flops}"));
+    }
+    None
+}
+
+/// Memory of a kernel's parameters before a launch.
+pub(crate) fn blocks(
+    entry: &KernelEntry,
+    params: &[ValueId],
+    values: &Values,
+    step: &Step,
+) -> Result<Vec<Bytes>, DeviceError> {
+    let block = |(v, p): (&ValueId, &ParamEntry)| -> Result<Bytes, DeviceError> {
+        if let Some(array) = values.get(v) {
+            return Ok(Bytes::copy_of(&array.to_storage())?);
+        }
+        // An output: filled with what no result is, NaN or an absurd index.
+        let mut b = Bytes::zeroed(tensor_type(p.dtype, &p.shape).bytes().eval(&step.env))?;
+        b.as_mut().fill(if p.dtype == DType::I32 { 0xA5 } else { 0xFF });
+        Ok(b)
+    };
+    params.iter().zip(&entry.params).map(block).collect()
 }
 
 /// The graph's value of each parameter: by role and order, as kernels are built.

@@ -1,6 +1,9 @@
 //! Conformance cases: one launch each, as a folder with `case.json`, the code, and a file for every input and
-//! expected result. A folder of such folders travels to a machine that has a GPU and nothing else.
+//! expected result. A folder of such folders travels to a machine that has a GPU and nothing else. Random inputs do
+//! not travel: their recipes do.
 
+use crate::check::Recipe;
+use dsc_ir::dtype::DType;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,6 +12,9 @@ use std::path::{Path, PathBuf};
 
 /// Name of the description in a case's folder.
 pub const CASE_FILE: &str = "case.json";
+
+/// Name of the file beside the cases that lists what has none.
+pub const SKIPPED_FILE: &str = "skipped.json";
 
 /// One launch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -43,8 +49,11 @@ pub struct CaseParam {
     pub name: String,
     /// Size in bytes.
     pub bytes: u64,
-    /// File with its contents before the launch; all bytes are 0xFF (NaN) without one.
+    /// File with its contents before the launch; all bytes are 0xFF (NaN) without one and without `random`.
     pub input: Option<String>,
+    /// How to make its contents before the launch, in place of a file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub random: Option<Recipe>,
     /// What it must hold afterwards; without it, its input unchanged.
     pub expected: Option<Expected>,
 }
@@ -102,6 +111,39 @@ pub enum Rule {
         /// Share of elements that may lie outside.
         outside: f64,
     },
+    /// Sums of products: each element within one ulp of its type at the expected value plus
+    /// `products 2^-22` times the root mean square of its row. With random operands `sum |a b|` is about
+    /// `sqrt(products)` times the size of the results, so that is `sqrt(products) 2^-22 sum |a b|`.
+    Sum {
+        /// Products that one result adds up.
+        products: f64,
+        /// Elements of a row.
+        row: u64,
+        /// Share of elements (and one, unless it is 0) that may lie outside, by no more than their row's size:
+        /// behind a rounding or a choice inside the kernel.
+        outside: f64,
+    },
+    /// Packed rows, of bytes: equal, but for a share of the values (and one) that may have a neighbouring code,
+    /// as values do that lie at a rounding boundary before they are packed. Rows that the launch must not change
+    /// are not counted.
+    Codes {
+        /// Packed type.
+        dtype: DType,
+        /// Channels of a row.
+        channels: u64,
+        /// Share of values that may have a neighbouring code.
+        outside: f64,
+    },
+}
+
+/// A kernel without a case.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Skipped {
+    /// Name that its case would have.
+    pub name: String,
+    /// Why it has none.
+    pub reason: String,
 }
 
 /// A case that cannot be written or read.
@@ -118,6 +160,15 @@ fn io_error(path: &Path) -> impl Fn(io::Error) -> CaseError + '_ {
     move |e| CaseError { path: path.into(), reason: e.to_string() }
 }
 
+/// Contents before a launch.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Contents {
+    /// A file of its own.
+    Bytes(Vec<u8>),
+    /// Made again where the case runs.
+    Random(Recipe),
+}
+
 /// A parameter of a case to be written.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ParamData {
@@ -126,7 +177,7 @@ pub struct ParamData {
     /// Size in bytes.
     pub bytes: u64,
     /// Contents before the launch.
-    pub input: Option<Vec<u8>>,
+    pub input: Option<Contents>,
     /// Contents afterwards.
     pub expected: Option<(Vec<u8>, Element, Rule)>,
 }
@@ -171,18 +222,23 @@ pub fn write(cases: &Path, launch: &LaunchData<'_>, params: &[ParamData]) -> Res
     let code = put(if is_elf { "kernel.cubin" } else { "kernel.ptx" }.into(), launch.code)?;
     let mut out = Vec::with_capacity(params.len());
     for (i, p) in params.iter().enumerate() {
-        let sizes = p.input.iter().map(Vec::len).chain(p.expected.iter().map(|e| e.0.len()));
+        let (input, random) = match &p.input {
+            Some(Contents::Bytes(bytes)) => (Some(bytes), None),
+            Some(Contents::Random(recipe)) => (None, Some(recipe.clone())),
+            None => (None, None),
+        };
+        let sizes = input.iter().map(|b| b.len()).chain(p.expected.iter().map(|e| e.0.len()));
         if let Some(size) = sizes.map(|s| s as u64).find(|s| *s != p.bytes) {
             return Err(fail(format!("`{}` has {} bytes, its contents {size}", p.name, p.bytes)));
         }
-        let input = p.input.as_ref().map(|b| put(format!("in{i}.bin"), b)).transpose()?;
+        let input = input.map(|b| put(format!("in{i}.bin"), b)).transpose()?;
         let expected = match &p.expected {
             Some((bytes, element, rule)) => {
                 Some(Expected { file: put(format!("out{i}.bin"), bytes)?, element: *element, rule: *rule })
             }
             None => None,
         };
-        out.push(CaseParam { name: p.name.clone(), bytes: p.bytes, input, expected });
+        out.push(CaseParam { name: p.name.clone(), bytes: p.bytes, input, random, expected });
     }
     let case = Case {
         name: launch.name.into(),
@@ -198,6 +254,30 @@ pub fn write(cases: &Path, launch: &LaunchData<'_>, params: &[ParamData]) -> Res
     let text = serde_json::to_string_pretty(&case).map_err(|e| fail(e.to_string()))?;
     put(CASE_FILE.into(), format!("{text}\n").as_bytes())?;
     Ok(folder)
+}
+
+/// Writes which kernels have no case.
+///
+/// # Errors
+/// A full disk.
+pub fn write_skipped(cases: &Path, skipped: &[Skipped]) -> Result<(), CaseError> {
+    let path = cases.join(SKIPPED_FILE);
+    let text =
+        serde_json::to_string_pretty(skipped).map_err(|e| CaseError { path: path.clone(), reason: e.to_string() })?;
+    fs::write(&path, text + "\n").map_err(io_error(&path))
+}
+
+/// Which kernels have no case, where that is known.
+///
+/// # Errors
+/// A malformed list.
+pub fn read_skipped(cases: &Path) -> Result<Vec<Skipped>, CaseError> {
+    let path = cases.join(SKIPPED_FILE);
+    if !path.is_file() {
+        return Ok(Vec::new());
+    }
+    let text = fs::read_to_string(&path).map_err(io_error(&path))?;
+    serde_json::from_str(&text).map_err(|e| CaseError { path, reason: e.to_string() })
 }
 
 fn is_plain(name: &str) -> bool {
@@ -250,6 +330,34 @@ impl Stored {
     }
 }
 
+impl Stored {
+    /// Contents of all parameters before the launch.
+    ///
+    /// # Errors
+    /// A file that cannot be read, a recipe that gives another size, or too little memory.
+    pub fn inputs(&self) -> Result<Vec<Vec<u8>>, CaseError> {
+        self.case.params.iter().map(|p| self.input(p)).collect()
+    }
+
+    fn input(&self, p: &CaseParam) -> Result<Vec<u8>, CaseError> {
+        let fail = |reason: String| CaseError { path: self.folder.clone(), reason: format!("`{}`: {reason}", p.name) };
+        if let Some(file) = &p.input {
+            return self.file(file, Some(p.bytes));
+        }
+        if let Some(recipe) = &p.random {
+            return Ok(recipe.make(p.bytes).map_err(fail)?.as_ref().to_vec());
+        }
+        let bytes = usize::try_from(p.bytes).unwrap_or(usize::MAX);
+        let mut filled = Vec::new();
+        filled.try_reserve_exact(bytes).map_err(|e| fail(e.to_string()))?;
+        filled.resize(bytes, POISON);
+        Ok(filled)
+    }
+}
+
+/// Byte that fills results before a launch: a NaN in every float format.
+const POISON: u8 = 0xFF;
+
 /// All cases in a folder, by name.
 ///
 /// # Errors
@@ -291,9 +399,12 @@ mod tests {
     fn what_is_written_reads_back() {
         let dir = tempfile::tempdir().unwrap();
         let rule = Rule::Close { abs: 1e-6, rel: 1e-5, outside: 0.0 };
+        let recipe = Recipe::Rows { seed: 3, stream: "z".into(), dtype: DType::F32, channels: 2 };
+        let input = |input| ParamData { name: "x".into(), bytes: 8, input: Some(input), expected: None };
         let params = [
-            ParamData { name: "x".into(), bytes: 3, input: Some(vec![1, 2, 3]), expected: None },
+            input(Contents::Bytes(vec![1; 8])),
             ParamData { name: "y".into(), bytes: 4, input: None, expected: Some((vec![0; 4], Element::F32, rule)) },
+            input(Contents::Random(recipe.clone())),
         ];
         write(dir.path(), &launch("b"), &params).unwrap();
         write(dir.path(), &launch("a"), &params).unwrap();
@@ -302,15 +413,20 @@ mod tests {
         let y = &cases[0].case.params[1];
         assert_eq!((y.bytes, &y.input), (4, &None));
         assert_eq!(y.expected.as_ref().map(|e| (e.element, e.rule)), Some((Element::F32, rule)));
-        assert_eq!(cases[0].file("in0.bin", Some(3)).unwrap(), [1, 2, 3]);
         assert!(cases[0].file("in0.bin", Some(4)).is_err());
+        let made = recipe.make(8).unwrap();
+        assert_eq!(cases[0].inputs().unwrap(), [vec![1; 8], vec![0xFF; 4], made.as_ref().to_vec()]);
+        assert_eq!(read_skipped(dir.path()).unwrap(), []);
+        let skipped = [Skipped { name: "c".into(), reason: "too large".into() }];
+        write_skipped(dir.path(), &skipped).unwrap();
+        assert_eq!(read_skipped(dir.path()).unwrap(), skipped);
     }
 
     #[test]
     fn bad_cases_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         assert!(write(dir.path(), &launch("../x"), &[]).is_err());
-        let short = ParamData { name: "x".into(), bytes: 4, input: Some(vec![1]), expected: None };
+        let short = ParamData { name: "x".into(), bytes: 4, input: Some(Contents::Bytes(vec![1])), expected: None };
         assert!(write(dir.path(), &launch("x"), &[short]).unwrap_err().to_string().contains("`x` has 4 bytes"));
         assert!(read_all(&dir.path().join("none")).is_err());
         fs::write(dir.path().join("x").join(CASE_FILE), "{}").unwrap();

@@ -1,16 +1,17 @@
 //! Runs every case of a folder on the GPU.
 
-use super::case::{CaseError, Stored, read_all};
+use super::case::{CaseError, Expected, Rule, Skipped, Stored, read_all, read_skipped};
 use super::compare::{Comparison, compare};
 use super::device::{Buffer, CudaError, Device, LaunchShape};
 use dsc_ir::expr::Env;
 use std::fmt;
 use std::path::Path;
 
-/// Byte that fills results before a launch: a NaN in every float format.
-const POISON: u8 = 0xFF;
 /// Launches for the time.
 const REPEATS: u32 = 10;
+/// Most of all packed values that may have a neighbouring code: those within 4 f32 ulp of a boundary are about as
+/// many, since neighbouring codes of E4M3 lie 2^20 ulp apart.
+const NEIGHBOURS: f64 = 1e-5;
 
 /// What came of one case.
 #[derive(Debug, Clone, PartialEq)]
@@ -23,6 +24,8 @@ pub struct CaseResult {
     pub different: u64,
     /// Elements beyond their rule.
     pub outside: u64,
+    /// Values in packed rows that the launch wrote, and how many have a neighbouring code.
+    pub packed: [u64; 2],
     /// Largest error over what was allowed.
     pub worst: f64,
     /// Mean time of a launch, where the case passed.
@@ -38,6 +41,8 @@ pub struct ConformanceTable {
     pub device: String,
     /// One a case, by name.
     pub results: Vec<CaseResult>,
+    /// Kernels without a case.
+    pub skipped: Vec<Skipped>,
 }
 
 /// Why cases could not be run.
@@ -54,7 +59,14 @@ pub enum ConformanceError {
 impl ConformanceTable {
     /// Whether all cases passed.
     pub fn passed(&self) -> bool {
-        self.results.iter().all(|r| r.failures.is_empty())
+        let [_, neighbours, allowed] = self.packed();
+        self.results.iter().all(|r| r.failures.is_empty()) && neighbours <= allowed
+    }
+
+    /// Packed values of all cases, how many have a neighbouring code, and how many may.
+    fn packed(&self) -> [u64; 3] {
+        let sum = |i: usize| self.results.iter().map(|r| r.packed[i]).sum::<u64>();
+        [sum(0), sum(1), 1.max((sum(0) as f64 * NEIGHBOURS) as u64)]
     }
 }
 
@@ -71,8 +83,15 @@ impl fmt::Display for ConformanceTable {
                 writeln!(f, "        {failure}")?;
             }
         }
+        for s in &self.skipped {
+            writeln!(f, "skipped {}: {}", s.name, s.reason)?;
+        }
+        let [values, neighbours, allowed] = self.packed();
+        let verdict = if neighbours > allowed { ": FAILED" } else { "" };
+        writeln!(f, "{values} packed values, {neighbours} with a neighbouring code, {allowed} allowed{verdict}")?;
         let failed = self.results.iter().filter(|r| !r.failures.is_empty()).count();
-        writeln!(f, "{} cases, {failed} failed", self.results.len())
+        let passed = self.results.len() - failed;
+        writeln!(f, "{passed} passed, {failed} failed, {} skipped", self.skipped.len())
     }
 }
 
@@ -83,10 +102,11 @@ impl fmt::Display for ConformanceTable {
 /// No driver or GPU, or a folder that is no folder of cases. What goes wrong with one case is in its result.
 pub fn conformance(folder: &Path) -> Result<ConformanceTable, ConformanceError> {
     let cases = read_all(folder)?;
+    let skipped = read_skipped(folder)?;
     let device = Device::open(0)?;
     let (major, minor) = device.capability()?;
     let results = cases.iter().map(|c| run(&device, c)).collect();
-    Ok(ConformanceTable { device: format!("{}, sm_{major}{minor}", device.name()?), results })
+    Ok(ConformanceTable { device: format!("{}, sm_{major}{minor}", device.name()?), results, skipped })
 }
 
 fn run(device: &Device, stored: &Stored) -> CaseResult {
@@ -95,6 +115,7 @@ fn run(device: &Device, stored: &Stored) -> CaseResult {
         elements: 0,
         different: 0,
         outside: 0,
+        packed: [0; 2],
         worst: 0.0,
         micros: None,
         failures: Vec::new(),
@@ -132,7 +153,8 @@ fn try_run(device: &Device, stored: &Stored, result: &mut CaseResult) -> Result<
             continue;
         };
         let want = stored.file(&expected.file, Some(param.bytes))?;
-        result.add(&param.name, &compare(&want, a, expected.element, expected.rule));
+        let compared = compare(input, &want, a, expected.element, expected.rule);
+        result.add(&param.name, expected, &compared);
     }
     if result.failures.is_empty() {
         result.micros = Some(device.time(&kernel, shape, &buffers.iter().collect::<Vec<_>>(), &dims, REPEATS)?);
@@ -141,33 +163,19 @@ fn try_run(device: &Device, stored: &Stored, result: &mut CaseResult) -> Result<
 }
 
 impl CaseResult {
-    fn add(&mut self, name: &str, c: &Comparison) {
+    fn add(&mut self, name: &str, expected: &Expected, c: &Comparison) {
         self.elements += c.elements;
         self.different += c.different;
         self.outside += c.outside;
         self.worst = self.worst.max(c.worst);
+        if matches!(expected.rule, Rule::Codes { .. }) {
+            self.packed[0] += c.elements;
+            self.packed[1] += c.outside;
+        }
         if !c.holds {
             let first = c.first.as_deref().unwrap_or("");
             self.failures.push(format!("`{name}`: {} of {} elements, first {first}", c.outside, c.elements));
         }
-    }
-}
-
-impl Stored {
-    /// Contents of all parameters before the launch.
-    fn inputs(&self) -> Result<Vec<Vec<u8>>, CaseError> {
-        let one = |p: &super::case::CaseParam| match &p.input {
-            Some(file) => self.file(file, Some(p.bytes)),
-            None => {
-                let bytes = usize::try_from(p.bytes).unwrap_or(usize::MAX);
-                let mut filled = Vec::new();
-                let room = filled.try_reserve_exact(bytes);
-                room.map_err(|e| CaseError { path: self.folder.clone(), reason: e.to_string() })?;
-                filled.resize(bytes, POISON);
-                Ok(filled)
-            }
-        };
-        self.case.params.iter().map(one).collect()
     }
 }
 
@@ -182,19 +190,23 @@ mod tests {
             elements: 100,
             different: 3,
             outside: failures.len() as u64,
+            packed: [50, 1],
             worst: 0.25,
             micros: failures.is_empty().then_some(4.5),
             failures: failures.iter().map(|s| (*s).into()).collect(),
         };
         let results = vec![result("a", &[]), result("b", &["`y`: 1 of 100 elements, first [0] is 1, not 2"])];
-        let table = ConformanceTable { device: "GPU".into(), results };
+        let skipped = vec![Skipped { name: "c".into(), reason: "too large".into() }];
+        let table = ConformanceTable { device: "GPU".into(), results, skipped };
         assert!(!table.passed());
         let want = "GPU
 result  elements  different  outside  worst/allowed        us  case
 ok           100          3        0          0.250       4.5  a
 FAILED       100          3        1          0.250         -  b
         `y`: 1 of 100 elements, first [0] is 1, not 2
-2 cases, 1 failed
+skipped c: too large
+100 packed values, 2 with a neighbouring code, 1 allowed: FAILED
+1 passed, 1 failed, 1 skipped
 ";
         assert_eq!(table.to_string(), want);
     }

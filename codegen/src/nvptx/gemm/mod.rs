@@ -21,14 +21,13 @@ use dsc_ir::kernel::Kernel;
 use dsc_ir::target::Target;
 use inkwell::context::Context;
 
-/// Describes, plans and writes a kernel of linears. Rows of logits are taken to be few, rows of tokens many; where
-/// the phase is known, [`GemmDesc::of_kernel`] with its hint gives better tiles and the same results.
+/// Describes, plans and writes a kernel of linears. Rows of logits are taken to be few whatever the hint.
 ///
 /// # Errors
 /// The kernel holds something else, the target is unknown, or LLVM refuses the module.
-pub fn emit_kernel(kernel: &Kernel, symbol: &str, target: &Target) -> Result<GpuKernel, NvptxError> {
-    let few = kernel.rows.mentions(Sym::OutRows) && !kernel.rows.mentions(Sym::Tokens);
-    let desc = GemmDesc::of_kernel(kernel, symbol, if few { RowsHint::Few } else { RowsHint::Many })?;
+pub fn emit_kernel(kernel: &Kernel, symbol: &str, target: &Target, hint: RowsHint) -> Result<GpuKernel, NvptxError> {
+    let of_logits = kernel.rows.mentions(Sym::OutRows) && !kernel.rows.mentions(Sym::Tokens);
+    let desc = GemmDesc::of_kernel(kernel, symbol, if of_logits { RowsHint::Few } else { hint })?;
     emit_gemm(&desc, &GemmPlan::new(&desc, target), target)
 }
 
