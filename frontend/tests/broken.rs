@@ -64,7 +64,7 @@ fn overrides() {
     assert_eq!(spec(&["attention.sliding_window=index_topk + 4"]).attention.sliding_window, 16);
     assert!(spec(&["engram=null"]).engram.is_none());
     assert!(spec(&["engram="]).engram.is_none());
-    assert_eq!(spec(&["residual=plain"]).residual, dsc_frontend::spec::Residual::Plain);
+    assert_eq!(spec(&["residual=plain", "engram=null"]).residual, dsc_frontend::spec::Residual::Plain);
     assert_eq!(spec(&["compress.compress_ratios={\"0..2\": 0, \"2..6\": 4, \"6..\": 1}"]).ratio(3), 4);
     assert_eq!(spec(&["parallel.tp=2", "parallel.tp=1"]).parallel.tp, 1);
     let broken = [

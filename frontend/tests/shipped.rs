@@ -53,7 +53,14 @@ fn variants_change_one_idea() {
     let plain = load(&specs().join("variants/plain-residual.yaml"));
     assert_eq!(plain.residual, Residual::Plain);
     assert_eq!(
-        Spec { residual: base.residual.clone(), name: base.name.clone(), budgets: base.budgets.clone(), ..plain },
+        Spec {
+            residual: base.residual.clone(),
+            // A memory needs streams, so it goes with them.
+            engram: base.engram.clone(),
+            name: base.name.clone(),
+            budgets: base.budgets.clone(),
+            ..plain
+        },
         base
     );
     let window = load(&specs().join("variants/window-only.yaml"));

@@ -1,7 +1,9 @@
 //! `merge-linears`: one product for all linears over one operand, their weights side by side along N.
 //!
-//!     %a = linear(%x, %w1)         ==>     %a, %b = linear(%x, %w1, %w2)
-//!     %b = linear(%x, %w2)
+//! ```text
+//! %a = linear(%x, %w1)         ==>     %a, %b = linear(%x, %w1, %w2)
+//! %b = linear(%x, %w2)
+//! ```
 //!
 //! Legal when operand and weight format agree; mixed formats stay apart, since one loop reads one format.
 //! The same for linears of chosen experts with the same routing.

@@ -1,7 +1,9 @@
 //! `place-quantisation`: packs the operands of quantised linears, by the `numerics` switches.
 //!
-//!     %q = linear(%x, %w)          ==>     %x8 = quantize(%x) {format = fp8}
-//!     %k = linear(%x, %w2)                 %q = linear(%x8, %w) ; %k = linear(%x8, %w2)
+//! ```text
+//! %q = linear(%x, %w)          ==>     %x8 = quantize(%x) {format = fp8}
+//! %k = linear(%x, %w2)                 %q = linear(%x8, %w) ; %k = linear(%x8, %w2)
+//! ```
 //!
 //! Legal for linears whose weights are stored in a quantised format. One packed copy serves every linear of the
 //! same operand.

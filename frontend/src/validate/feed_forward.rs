@@ -12,7 +12,7 @@ pub(super) fn check(v: &Values<'_>, out: &mut Vec<Diagnostic>) {
     experts(v, out);
     hash_layers(v, out);
     if v.has("engram") {
-        if !v.has("residual") {
+        if !v.has("residual") && !v.failed.contains("residual") {
             let finding = Diagnostic::error(E0213_CONFLICT, v.spans.key("engram"))
                 .message("an n-gram memory is injected into residual streams, and this residual has none")
                 .help("`engram: null`, or a `residual` with `hc_mult`");
