@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Longest time that refusing any input may take, in an unoptimised build on a busy machine.
-const QUICK: Duration = Duration::from_secs(5);
+const QUICK: Duration = Duration::from_secs(60);
 
 #[test]
 fn every_broken_spec_has_its_message() {
