@@ -1,7 +1,7 @@
 //! Lowering: the ops of a kernel to one loop program.
 //!
 //! One generator serves every kernel: it walks the ops in program order and writes, for each, loops over the rows
-//! of the block. Operands are read and results written through [`view`], which knows where a value lives (a
+//! of the block. Operands are read and results written through `view`, which knows where a value lives (a
 //! parameter, or scratch for what never leaves the kernel) and how its dtype is stored, so that a value reads the
 //! same whether it was just computed or comes from another kernel.
 //!

@@ -20,6 +20,7 @@ const SMALL: u64 = 64;
 
 /// A step to try.
 pub(crate) struct Step {
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))] // only GPU cases are named after it
     pub name: &'static str,
     pub env: Env,
     runs: Vec<Run>,
