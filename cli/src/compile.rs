@@ -1,7 +1,7 @@
 //! From a checked spec to schedules and bundle input: the calls every subcommand shares.
 
 use dsc_frontend::lower::{self, Lowered};
-use dsc_frontend::spec::{LinearInputs, Spec};
+use dsc_frontend::spec::{DecoderRows, LinearInputs, Spec};
 use dsc_ir::graph::TypeError;
 use dsc_ir::manifest;
 use dsc_ir::schedule::{Phase, Schedule};
@@ -19,6 +19,8 @@ pub struct Model {
     pub spec: Spec,
     /// Its op graph.
     pub lowered: Lowered,
+    /// The op graph of prefill, where it is another.
+    prefill: Option<Lowered>,
 }
 
 impl Model {
@@ -27,7 +29,24 @@ impl Model {
     /// # Errors
     /// A defect of dsc: a checked spec always lowers.
     pub fn new(spec: &Spec) -> Result<Model, TypeError> {
-        Ok(Model { spec: spec.clone(), lowered: lower::lower(spec)? })
+        let prefill = match spec.prefill.decoder_rows {
+            DecoderRows::All => None,
+            DecoderRows::Tail => Some(lower::lower(spec, Phase::Prefill)?),
+        };
+        Ok(Model { spec: spec.clone(), lowered: lower::lower(spec, Phase::Decode)?, prefill })
+    }
+
+    /// Rows of each prompt that prefill replays through the layers after the last source; none where all go through.
+    pub fn tail(&self) -> Option<u64> {
+        self.prefill.as_ref().map(|_| self.spec.attention.sliding_window)
+    }
+
+    /// The op graph of a phase.
+    pub fn lowered(&self, phase: Phase) -> &Lowered {
+        match (phase, &self.prefill) {
+            (Phase::Prefill, Some(prefill)) => prefill,
+            _ => &self.lowered,
+        }
     }
 
     /// Rounding switches for the passes.
@@ -40,13 +59,13 @@ impl Model {
     }
 
     /// Values that callers may ask for.
-    pub fn probes(&self) -> Vec<Probed> {
+    pub fn probes(&self, phase: Phase) -> Vec<Probed> {
         let probe = |(name, layer, value): &(String, Option<u32>, _)| Probed {
             name: name.clone(),
             layer: *layer,
             value: *value,
         };
-        self.lowered.probes.iter().map(probe).collect()
+        self.lowered(phase).probes.iter().map(probe).collect()
     }
 
     /// Runs the passes for one phase.
@@ -61,7 +80,7 @@ impl Model {
         dump: Option<&mut dyn FnMut(Dump)>,
     ) -> Result<Compiled, TypeError> {
         let config = Config { phase, target, numerics: self.numerics(), select: select.clone() };
-        pipeline::run(&self.lowered.graph, &self.probes(), &config, dump)
+        pipeline::run(&self.lowered(phase).graph, &self.probes(phase), &config, dump)
     }
 
     /// Role and ratio of each layer.
@@ -93,6 +112,7 @@ impl Model {
             max_position_embeddings: s.max_position_embeddings,
             tp: s.parallel.tp,
             ep: s.parallel.ep,
+            prefill_tail: self.tail(),
             engram,
         }
     }
@@ -124,7 +144,7 @@ pub fn phases(model: &Model, phases: &[Phase], target: &Target, select: &Select)
 pub fn facts(model: &Model, phases: &[Scheduled], batch: u64, context: u64) -> IndexMap<String, PhaseFacts> {
     let layers = model.layers();
     let one = |s: &Scheduled| {
-        let env = explain::env(s.phase, batch, context);
+        let env = explain::env(s.phase, batch, context, model.tail());
         (s.phase.name().to_owned(), explain::phase_facts(&s.schedule, &layers, &env))
     };
     phases.iter().map(one).collect()

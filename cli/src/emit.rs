@@ -60,7 +60,13 @@ pub fn files(
     for kind in kinds {
         match kind {
             Kind::Spec => files.push(("spec.yaml".into(), spec_text.to_owned())),
-            Kind::Ir => files.push(("graph.dsir".into(), dsc_ir::text::print(&model.lowered.graph))),
+            Kind::Ir => {
+                files.push(("graph.dsir".into(), dsc_ir::text::print(&model.lowered.graph)));
+                if model.tail().is_some() {
+                    let prefill = &model.lowered(Phase::Prefill).graph;
+                    files.push(("graph.prefill.dsir".into(), dsc_ir::text::print(prefill)));
+                }
+            }
             Kind::Schedule => files.extend(schedules.iter().map(|s| (named_after(s, ".txt"), schedule_text(s)))),
             Kind::Dot => files.extend(schedules.iter().map(|s| (named_after(s, ".dot"), dot(s)))),
             Kind::Plan => files.extend(of_kernels(schedules, "loops", |_, k| Ok(Some(plan(k)?.to_string())))?),

@@ -37,7 +37,7 @@ fn emulate(c: &Case, kernel: &Kernel, limit: Option<u64>) -> Values {
             grid: [0, 1, 2].map(|i: usize| gpu.grid[i].eval(&c.env) as u32),
             threads: gpu.threads,
             smem_dynamic: gpu.smem_dynamic_bytes,
-            dims: [c.env.n_tokens, c.env.n_seqs, c.env.n_context, c.env.n_out_rows],
+            dims: c.env.dims(),
             buffers: &mut buffers,
             order,
         });

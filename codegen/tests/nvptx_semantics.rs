@@ -75,7 +75,7 @@ fn emulate_both(kernel: &GpuKernel, dims: Env, buffers: &[Vec<u8>]) -> [Buffers;
             grid,
             threads: kernel.threads,
             smem_dynamic: kernel.smem_dynamic_bytes,
-            dims: [dims.n_tokens, dims.n_seqs, dims.n_context, dims.n_out_rows],
+            dims: dims.dims(),
             buffers: &mut buffers,
             order,
         });
@@ -84,13 +84,13 @@ fn emulate_both(kernel: &GpuKernel, dims: Env, buffers: &[Vec<u8>]) -> [Buffers;
 }
 
 fn env(n_tokens: u64) -> Env {
-    Env { n_tokens, n_seqs: 1, n_context: 8, n_out_rows: 1 }
+    Env { n_tokens, n_seqs: 1, n_context: 8, n_out_rows: 1, n_tail_rows: 0 }
 }
 
 /// Runs a row program on the host and as PTX for two architectures.
 fn both(func: &Func, rows: u64, inputs: &[Vec<u8>]) -> Vec<(Buffers, Buffers)> {
     let mut want = inputs.to_vec();
-    eval::run(func, rows, [rows, 1, 8, 1], &mut want);
+    eval::run(func, rows, [rows, 1, 8, 1, 0], &mut want);
     let one = |arch| {
         let target = target(arch);
         let plan = RowPlan::new(func, Expr::tokens(), &target).unwrap();

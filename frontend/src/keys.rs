@@ -190,7 +190,7 @@ pub const KEYS: &[Key] = &[
     key("parallel.ep", Kind::Int(1, 65536), or("1"), "ranks", "Expert parallel ranks: routed experts."),
 
     key("prefill", Kind::Section, OPTIONAL, "", "Options of the prefill schedule."),
-    key("prefill.decoder_rows", Kind::Choice(&["all", "tail"]), or("all"), "", "Rows that run through the layers after the last source: every prompt row (exact), or the last `sliding_window` ones (bounded replay; not supported yet)."),
+    key("prefill.decoder_rows", Kind::Choice(&["all", "tail"]), or("all"), "", "Rows that run through the layers after the last source: every prompt row (exact), or the last `sliding_window` ones (bounded replay: exact for prompts within the window)."),
 
     key("budgets", Kind::Section, OPTIONAL, "", "Upper bounds on the built result; exceeding one fails the build at its key."),
     key("budgets.kv_bytes_per_token", Kind::Float(0.0, 1e12), OPTIONAL, "bytes per token", "Bytes that each token adds to the caches for good."),

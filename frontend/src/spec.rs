@@ -327,7 +327,7 @@ pub struct Prefill {
 pub enum DecoderRows {
     /// Every prompt row (exact).
     All,
-    /// The last `sliding_window` rows (bounded replay).
+    /// The last `sliding_window` rows of each prompt (bounded replay).
     Tail,
 }
 
@@ -388,6 +388,11 @@ impl Spec {
     /// Whether layer `l` writes compressed rows.
     pub fn is_kv_source(&self, l: u32) -> bool {
         self.compress.kv_source_layer_ids.contains(&l)
+    }
+
+    /// The last layer that writes compressed rows.
+    pub fn last_source(&self) -> Option<u32> {
+        self.compress.kv_source_layer_ids.iter().copied().max()
     }
 
     /// Whether layer `l` scores and selects.

@@ -10,6 +10,8 @@ fuzz_target!(|data: &[u8]| {
         && checked.spec.num_hidden_layers <= 64
     {
         // A checked spec always lowers; an error here is a defect.
-        dsc_frontend::lower::lower(&checked.spec).expect("a checked spec lowers");
+        for phase in dsc_ir::schedule::Phase::ALL {
+            dsc_frontend::lower::lower(&checked.spec, phase).expect("a checked spec lowers");
+        }
     }
 });

@@ -3,7 +3,7 @@
 //! A kernel is one CLIF function `%SYMBOL(i64 params, i64 dims, i64 begin, i64 end, i64 scratch)` with the host's
 //! default C convention (`system_v` in the text; the runtime replaces it by the host's own):
 //! - `params`: address of an array of pointers, one per kernel parameter in order;
-//! - `dims`: address of four `i64`: `n_tokens`, `n_seqs`, `n_context`, `n_out_rows`;
+//! - `dims`: address of five `i64`: `n_tokens`, `n_seqs`, `n_context`, `n_out_rows`, `n_tail_rows`;
 //! - rows `begin .. end` of the kernel's row domain are computed, in ascending order;
 //! - `scratch`: 64-byte aligned memory of the kernel's scratch size, private to the call.
 //!

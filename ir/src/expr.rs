@@ -18,11 +18,13 @@ pub enum Sym {
     Context,
     /// Rows of logits asked for.
     OutRows,
+    /// Rows that go through the layers after the last source, where a prefill replays only the end of each prompt.
+    TailRows,
 }
 
 impl Sym {
     /// All symbols.
-    pub const ALL: [Sym; 4] = [Sym::Tokens, Sym::Seqs, Sym::Context, Sym::OutRows];
+    pub const ALL: [Sym; 5] = [Sym::Tokens, Sym::Seqs, Sym::Context, Sym::OutRows, Sym::TailRows];
 
     /// Name in the textual IR.
     pub fn name(self) -> &'static str {
@@ -31,6 +33,7 @@ impl Sym {
             Sym::Seqs => "n_seqs",
             Sym::Context => "n_context",
             Sym::OutRows => "n_out_rows",
+            Sym::TailRows => "n_tail_rows",
         }
     }
 
@@ -51,6 +54,8 @@ pub struct Env {
     pub n_context: u64,
     /// [`Sym::OutRows`].
     pub n_out_rows: u64,
+    /// [`Sym::TailRows`].
+    pub n_tail_rows: u64,
 }
 
 impl Env {
@@ -61,7 +66,13 @@ impl Env {
             Sym::Seqs => self.n_seqs,
             Sym::Context => self.n_context,
             Sym::OutRows => self.n_out_rows,
+            Sym::TailRows => self.n_tail_rows,
         }
+    }
+
+    /// All values in the order of [`Sym::ALL`], which is the order kernels take them in.
+    pub fn dims(&self) -> [u64; 5] {
+        Sym::ALL.map(|s| self.get(s))
     }
 }
 
@@ -391,7 +402,7 @@ mod tests {
         let c = Expr::Sym(Sym::Context).ceil_div(2).min(512.into()) * t;
         assert_eq!(c.to_string(), "n_tokens*min(512, ceil(n_context, 2))");
         assert_eq!(Expr::parse(&c.to_string()), Ok(c.clone()));
-        let env = Env { n_tokens: 3, n_seqs: 1, n_context: 101, n_out_rows: 1 };
+        let env = Env { n_tokens: 3, n_seqs: 1, n_context: 101, n_out_rows: 1, n_tail_rows: 0 };
         assert_eq!(c.eval(&env), 153);
     }
 

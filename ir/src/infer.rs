@@ -49,9 +49,21 @@ impl Rule<'_> {
         self.fail(format!("operand {i} has shape [{}], not [{}]", text(got), text(want)))
     }
 
-    fn step(&self, i: usize) -> Result<(), TypeError> {
-        self.shape_is(i, &[Expr::tokens(), Expr::Const(step::COLUMNS)])?;
-        self.dtype(i, DType::I32)
+    /// The rows of the step table at operand `i`: those of the step, or of its tail.
+    fn step(&self, i: usize) -> Result<Expr, TypeError> {
+        self.dtype(i, DType::I32)?;
+        match self.rank(i, 2)? {
+            [rows @ Expr::Sym(Sym::Tokens | Sym::TailRows), columns] if *columns == Expr::Const(step::COLUMNS) => {
+                Ok(rows.clone())
+            }
+            _ => self.fail(format!("operand {i} is {}, not a step table", self.inputs[i])),
+        }
+    }
+
+    /// As [`Rule::step`], and operand `x` has these rows.
+    fn step_of(&self, i: usize, x: usize) -> Result<(), TypeError> {
+        let rows = self.step(i)?;
+        self.equal("rows", &self.at_least(x, 1)?[0], &rows)
     }
 
     fn dtype(&self, i: usize, dtype: DType) -> Result<(), TypeError> {
@@ -107,9 +119,9 @@ pub fn shapes(op: &Op, inputs: &[&TensorType]) -> Result<Vec<Shape>, TypeError> 
     match op {
         Op::Embed(_) => {
             r.count(2)?;
-            r.step(1)?;
+            let rows = r.step(1)?;
             let d = r.rank(0, 2)?[1].clone();
-            one(vec![Expr::tokens(), d])
+            one(vec![rows, d])
         }
         Op::Repeat(o) => {
             r.count(1)?;
@@ -118,11 +130,11 @@ pub fn shapes(op: &Op, inputs: &[&TensorType]) -> Result<Vec<Shape>, TypeError> 
         }
         Op::OneHot(o) => {
             r.count(1)?;
-            r.step(0)?;
+            let rows = r.step(0)?;
             if o.index >= o.n {
                 return r.fail(format!("index {} is outside {}", o.index, o.n));
             }
-            one(vec![Expr::tokens(), o.n.into()])
+            one(vec![rows, o.n.into()])
         }
         Op::TakeRows(_) => {
             r.count(2)?;
@@ -191,7 +203,7 @@ pub fn shapes(op: &Op, inputs: &[&TensorType]) -> Result<Vec<Shape>, TypeError> 
         Op::Rope(o) => {
             r.count(2)?;
             r.float(0)?;
-            r.step(1)?;
+            r.step_of(1, 0)?;
             let s = r.at_least(0, 2)?.to_vec();
             if o.rotary % 2 == 1 || o.rotary > inputs[0].channels() {
                 return r.fail(format!("{} rotated channels of {}", o.rotary, inputs[0].channels()));
@@ -247,11 +259,10 @@ pub fn shapes(op: &Op, inputs: &[&TensorType]) -> Result<Vec<Shape>, TypeError> 
         }
         Op::RingWrite(_) | Op::PageWrite(_) => {
             r.count(3)?;
-            r.step(2)?;
+            r.step_of(2, 1)?;
             let row: Expr = r.flat(1)?.into();
             let s = r.rank(0, 3)?;
             r.equal("row sizes", &s[2], &row)?;
-            r.equal("rows", &inputs[1].shape[0], &Expr::tokens())?;
             if inputs[0].dtype != inputs[1].dtype {
                 return r.fail(format!("stores {} rows into {} rows", inputs[1].dtype, inputs[0].dtype));
             }
@@ -265,7 +276,7 @@ pub fn shapes(op: &Op, inputs: &[&TensorType]) -> Result<Vec<Shape>, TypeError> 
             r.count(5 + usize::from(o.bias))?;
             let s = r.rank(0, 2)?.to_vec();
             r.shape_is(1, &s)?;
-            r.step(4)?;
+            r.step_of(4, 0)?;
             for i in [2, 3] {
                 r.equal("ring channels", &r.rank(i, 3)?[2], &s[1])?;
             }
@@ -278,7 +289,7 @@ pub fn shapes(op: &Op, inputs: &[&TensorType]) -> Result<Vec<Shape>, TypeError> 
         Op::IndexScores(o) => {
             r.count(if o.block > 0 { 5 } else { 4 })?;
             r.float(0)?;
-            r.step(3)?;
+            r.step_of(3, 0)?;
             let s = r.rank(0, 3)?;
             r.shape_is(1, &s[..2])?;
             r.equal("key channels", &r.rank(2, 3)?[2], &s[2])?;
@@ -291,12 +302,12 @@ pub fn shapes(op: &Op, inputs: &[&TensorType]) -> Result<Vec<Shape>, TypeError> 
         }
         Op::TopK(o) => {
             r.count(if o.block > 0 { 3 } else { 2 })?;
-            r.step(1)?;
+            r.step_of(1, 0)?;
             one(vec![r.rank(0, 2)?[0].clone(), o.k.into()])
         }
         Op::CandidateBlocks(o) => {
             r.count(2)?;
-            r.step(1)?;
+            r.step_of(1, 0)?;
             one(vec![r.rank(0, 2)?[0].clone(), o.keep.into()])
         }
         Op::SparseAttention(o) => {
@@ -309,7 +320,7 @@ pub fn shapes(op: &Op, inputs: &[&TensorType]) -> Result<Vec<Shape>, TypeError> 
             };
             r.count(pages + extra)?;
             r.float(0)?;
-            r.step(3)?;
+            r.step_of(3, 0)?;
             let s = r.rank(0, 3)?.to_vec();
             r.shape_is(1, &[s[0].clone(), s[2].clone()])?;
             r.equal("ring channels", &r.rank(2, 3)?[2], &s[2])?;
@@ -329,7 +340,7 @@ pub fn shapes(op: &Op, inputs: &[&TensorType]) -> Result<Vec<Shape>, TypeError> 
             r.count(3 + usize::from(o.image_bias))?;
             let s = r.rank(0, 2)?;
             r.shape_is(1, &s[1..])?;
-            r.step(2)?;
+            r.step_of(2, 0)?;
             if o.image_bias {
                 r.shape_is(3, &s[1..])?;
             }
@@ -340,7 +351,7 @@ pub fn shapes(op: &Op, inputs: &[&TensorType]) -> Result<Vec<Shape>, TypeError> 
             r.count(3)?;
             let s = r.rank(0, 2)?;
             r.equal("experts per token", &r.rank(1, 2)?[1], &o.k.into())?;
-            r.step(2)?;
+            r.step_of(2, 0)?;
             let chosen = vec![s[0].clone(), o.k.into()];
             Ok(vec![chosen.clone(), chosen])
         }
@@ -385,7 +396,7 @@ pub fn shapes(op: &Op, inputs: &[&TensorType]) -> Result<Vec<Shape>, TypeError> 
         Op::EngramHash(o) => {
             r.count(3)?;
             r.dtype(0, DType::I32)?;
-            r.step(1)?;
+            let t = r.step(1)?;
             let orders = o.max_ngram.saturating_sub(1);
             if o.multipliers.len() as u64 != o.layers.saturating_mul(o.max_ngram)
                 || o.primes.len() as u64 != o.layers.saturating_mul(orders).saturating_mul(o.heads)
@@ -393,7 +404,6 @@ pub fn shapes(op: &Op, inputs: &[&TensorType]) -> Result<Vec<Shape>, TypeError> 
             {
                 return r.fail("multipliers or primes do not match the layers, orders and heads");
             }
-            let t = Expr::tokens();
             Ok(vec![vec![t.clone(), o.layers.into(), orders.saturating_mul(o.heads).into()], vec![t, 1.into()]])
         }
         Op::EngramGather(o) => {
@@ -413,7 +423,7 @@ pub fn shapes(op: &Op, inputs: &[&TensorType]) -> Result<Vec<Shape>, TypeError> 
             r.shape_is(1, &[s[0].clone(), n.saturating_add(1).saturating_mul(d).into()])?;
             r.shape_is(2, &s[1..])?;
             r.shape_is(3, &s[1..])?;
-            r.step(4)?;
+            r.step_of(4, 0)?;
             one(s)
         }
         Op::AllReduce(_) => {

@@ -60,6 +60,9 @@ pub struct Model {
     pub tp: u64,
     /// Expert parallel ranks.
     pub ep: u64,
+    /// Rows at the end of each prompt that go through the layers after the last source in prefill; all, if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefill_tail: Option<u64>,
     /// n-gram memory constants.
     pub engram: Option<EngramInfo>,
 }

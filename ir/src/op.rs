@@ -4,7 +4,10 @@
 //! Conventions used below
 //! - `T` = rows of the step (`n_tokens`), one per token; row `t` belongs to sequence `seq(t)` at absolute
 //!   position `pos(t)`. A step holds a run of consecutive positions for each of its sequences.
-//! - `%step` is the step table `i32[n_tokens, 8]`, columns in [`step`].
+//! - `%step` is the step table `i32[n_tokens, 8]`, columns in [`step`]. Where only the end of each prompt goes through
+//!   the layers after the last source, those layers have a table of their own, `i32[n_tail_rows, 8]`: a step in which
+//!   each sequence's rows start with the first replayed one, which is also the floor of its window. `T` is then
+//!   `n_tail_rows`.
 //! - "Float" operands are `f32` or `bf16` tensors, or packed rows, which read as their decoded values.
 //!   Arithmetic is in f32; a result is rounded once, to the dtype of the value that holds it.
 //! - A **ring** is a state `[n_seqs, slots, c]`: position `p` of a sequence sits in slot `p mod slots`.
@@ -37,6 +40,8 @@ pub mod step {
     pub const END: u64 = 5;
     /// 1 for rows of an image span.
     pub const IMAGE: u64 = 6;
+    /// First position that the row's window may see; 0 except for rows that are replayed.
+    pub const FLOOR: u64 = 7;
 }
 
 /// An attribute's value in the textual IR.
@@ -413,7 +418,7 @@ ops! {
     }
 
     /// Softmax attention of `H` heads over one shared latent (keys = values): the window positions
-    /// `max(0, pos - window + 1) ..= pos` in ascending order, read by position, then selected compressed entries
+    /// `max(floor, pos - window + 1) ..= pos` in ascending order, read by position, then selected compressed entries
     /// in ascending order. `o_h = sum_j p_j kv_j / (sum_j p_j + exp(sink_h - m))`, `p_j = exp(scale * q_h . kv_j - m)`,
     /// `m` the largest scaled score. With `round_probs`, `p` is rounded to bf16 before the product with `kv` (not in the sum).
     /// Inputs: `q [T, H, D]`, `rows [T, D]`, ring `[.., D]`, `%step`, then with `sink` a weight `[H]`, then unless

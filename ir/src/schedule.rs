@@ -79,7 +79,7 @@ pub enum Arg {
     Weight(u32),
     /// A state of the model.
     State(u32),
-    /// An input of the step: `step` or `out_rows`.
+    /// An input of the step: `step` or `out_rows`, and `tail_step` and `tail_rows` where only the end of a prompt goes on.
     Input(String),
 }
 

@@ -289,11 +289,12 @@ fn kv_layer(state: &StateDecl, kind: StateKind, row: u64) -> KvLayer {
 }
 
 /// Sizes of a step at a batch of sequences with a context, for a phase: a decode step has one row a sequence, a
-/// prefill the whole context of each.
-pub fn env(phase: Phase, batch: u64, context: u64) -> Env {
+/// prefill the whole context of each, of which the layers after the last source may see the last `tail` rows alone.
+pub fn env(phase: Phase, batch: u64, context: u64, tail: Option<u64>) -> Env {
     let n_tokens = match phase {
         Phase::Decode => batch,
         Phase::Prefill => batch * context,
     };
-    Env { n_tokens, n_seqs: batch, n_context: context, n_out_rows: batch }
+    let n_tail_rows = batch * tail.unwrap_or(context).min(context);
+    Env { n_tokens, n_seqs: batch, n_context: context, n_out_rows: batch, n_tail_rows }
 }

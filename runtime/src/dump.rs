@@ -11,7 +11,9 @@ use std::path::{Path, PathBuf};
 /// Everything of one prompt: logits of its positions and of the new tokens, and the probes of its prefill.
 #[derive(Debug, Clone, Default)]
 pub struct Trace {
-    /// `[T, V]`.
+    /// Tokens of the prompt.
+    prompt: usize,
+    /// `[T, V]`; the last rows alone where prefill replays those alone through the last layers.
     pub logits: Vec<f32>,
     /// `[N, V]`; row 0 is the last of the prefill.
     pub decode_logits: Vec<f32>,
@@ -19,6 +21,11 @@ pub struct Trace {
 }
 
 impl Trace {
+    /// An empty trace of a prompt of so many tokens.
+    pub fn of_prompt(tokens: usize) -> Trace {
+        Trace { prompt: tokens, ..Trace::default() }
+    }
+
     /// Appends a chunk of the prompt.
     pub fn add_prefill(&mut self, out: StepOutput) {
         self.logits.extend(out.logits);
@@ -63,8 +70,21 @@ fn floats(name: String, shape: Vec<usize>, x: &[f32]) -> Entry {
     Entry { name, dtype: Dtype::F32, shape, bytes: x.iter().flat_map(|v| v.to_le_bytes()).collect() }
 }
 
+/// A plane with a row for every position of the prompt: -1 for rows that did not go through its layer.
+fn whole(plane: &ProbeValue, prompt: usize) -> ProbeValue {
+    let mut plane = plane.clone();
+    if let Some((rows, rest)) = plane.shape.split_first_mut()
+        && *rows < prompt
+    {
+        let missing = (prompt - *rows) * rest.iter().product::<usize>();
+        plane.bytes.splice(0..0, (-1i32).to_le_bytes().repeat(missing));
+        *rows = prompt;
+    }
+    plane
+}
+
 /// Planes stacked: `[planes, ..]`. Absent when there are none or their shapes differ.
-fn stacked(name: String, planes: &[&ProbeValue]) -> Option<Entry> {
+fn stacked(name: String, planes: &[ProbeValue]) -> Option<Entry> {
     let first = planes.first()?;
     if planes.iter().any(|p| p.shape != first.shape || p.dtype != first.dtype) {
         return None;
@@ -77,14 +97,18 @@ fn stacked(name: String, planes: &[&ProbeValue]) -> Option<Entry> {
 fn entries(i: usize, g: &Generation, vocab: usize) -> Vec<Entry> {
     let Some(trace) = &g.trace else { return Vec::new() };
     let rows = |x: &[f32]| vec![x.len() / vocab.max(1), vocab];
+    // Positions that did not go through the last layers have no logits.
+    let missing = (trace.prompt * vocab).saturating_sub(trace.logits.len());
+    let logits = [vec![f32::NAN; missing], trace.logits.clone()].concat();
     let tokens = g.tokens.iter().flat_map(|t| t.to_le_bytes()).collect();
     let mut all = vec![
-        floats(format!("p{i}.logits"), rows(&trace.logits), &trace.logits),
+        floats(format!("p{i}.logits"), rows(&logits), &logits),
         floats(format!("p{i}.decode_logits"), rows(&trace.decode_logits), &trace.decode_logits),
         Entry { name: format!("p{i}.decode_tokens"), dtype: Dtype::I32, shape: vec![g.tokens.len()], bytes: tokens },
     ];
     for name in ["topk", "moe_experts"] {
-        all.extend(stacked(format!("p{i}.{name}"), &trace.planes(name)));
+        let planes: Vec<ProbeValue> = trace.planes(name).into_iter().map(|p| whole(p, trace.prompt)).collect();
+        all.extend(stacked(format!("p{i}.{name}"), &planes));
     }
     if let Some(p) = trace.planes("engram_rows").first() {
         let bytes = p.bytes.clone();

@@ -7,7 +7,7 @@ use crate::memory::OutOfMemory;
 use crate::weights::{WeightError, WeightStore};
 use dsc_ir::dtype::DType;
 use dsc_ir::expr::Env;
-use dsc_ir::manifest::{Manifest, ScheduleEntry, tensor_type};
+use dsc_ir::manifest::{Manifest, Model, ScheduleEntry, tensor_type};
 use dsc_ir::op::step;
 use dsc_ir::schedule::Phase;
 
@@ -64,7 +64,10 @@ pub struct Capacity {
 pub struct StepInput<'a> {
     /// Step table `[n_tokens, 8]`, columns as in [`dsc_ir::op::step`].
     pub step: &'a [i32],
-    /// Rows whose logits are wanted, ascending.
+    /// Rows that go through the layers after the last source, ascending, where prefill replays only the end of each
+    /// prompt: the last rows of some sequences of the step. Empty otherwise.
+    pub tail_rows: &'a [i32],
+    /// Rows whose logits are wanted, ascending: of the step, or of `tail_rows` where prefill replays those alone.
     pub out_rows: &'a [i32],
     /// Whether probes other than the logits are read as well.
     pub probes: bool,
@@ -83,14 +86,38 @@ impl StepInput<'_> {
             n_seqs: capacity.n_seqs,
             n_context: capacity.n_context,
             n_out_rows: self.out_rows.len() as u64,
+            n_tail_rows: self.tail_rows.len() as u64,
         }
+    }
+
+    /// The step table of the tail's rows: each sequence's rows start with the first of them, the floor of its window.
+    pub fn tail_step(&self) -> Vec<i32> {
+        let columns = step::COLUMNS as usize;
+        let mut table: Vec<i32> = Vec::with_capacity(self.tail_rows.len() * columns);
+        for t in self.tail_rows {
+            let Some(row) = self.step.chunks_exact(columns).nth(usize::try_from(*t).unwrap_or(usize::MAX)) else {
+                continue;
+            };
+            let before = table.len().checked_sub(columns).and_then(|at| table.get(at..));
+            let same = before.filter(|b| b[step::SEQ as usize] == row[step::SEQ as usize]);
+            let (start, row0) = match same {
+                Some(b) => (b[step::START as usize], b[step::ROW0 as usize]),
+                None => (row[step::POS as usize], (table.len() / columns) as i32),
+            };
+            let mut row = row.to_vec();
+            row[step::START as usize] = start;
+            row[step::ROW0 as usize] = row0;
+            row[step::FLOOR as usize] = start;
+            table.extend(row);
+        }
+        table
     }
 
     /// Refuses a step that would read or write outside of states or tables.
     ///
     /// # Errors
     /// Names the row and what is wrong with it.
-    pub fn check(&self, phase: Phase, vocab_size: u64, capacity: Capacity) -> Result<(), DeviceError> {
+    pub fn check(&self, phase: Phase, model: &Model, capacity: Capacity) -> Result<(), DeviceError> {
         let columns = step::COLUMNS as usize;
         let n = self.n_tokens();
         let fail = |message: String| Err(DeviceError::Step(message));
@@ -100,8 +127,9 @@ impl StepInput<'_> {
         for (t, row) in self.step.chunks_exact(columns).enumerate() {
             let at = |c: u64| u64::try_from(row[c as usize]).unwrap_or(u64::MAX);
             let (pos, start, end, row0) = (at(step::POS), at(step::START), at(step::END), at(step::ROW0));
-            if at(step::ID) >= vocab_size {
-                return fail(format!("token id {} is outside the vocabulary of {vocab_size}", row[step::ID as usize]));
+            if at(step::ID) >= model.vocab_size {
+                let (id, all) = (row[step::ID as usize], model.vocab_size);
+                return fail(format!("token id {id} is outside the vocabulary of {all}"));
             }
             if at(step::SEQ) >= capacity.n_seqs {
                 return fail(format!("row {t} is of sequence {}, there are {}", at(step::SEQ), capacity.n_seqs));
@@ -113,14 +141,44 @@ impl StepInput<'_> {
             if !in_run || row0 + (end - start) > n as u64 {
                 return fail(format!("row {t} is not in its sequence's run of positions"));
             }
+            if at(step::FLOOR) > start {
+                return fail(format!("the window of row {t} starts inside of its step"));
+            }
             if phase == Phase::Decode && end - start > dsc_ir::schedule::MAX_DECODE_ROWS {
                 return fail(format!("a decode step has {} rows of one sequence", end - start));
             }
         }
+        let replays = phase == Phase::Prefill && model.prefill_tail.is_some();
+        let n = if replays { self.check_tail()? } else { n };
+        if !replays && !self.tail_rows.is_empty() {
+            return fail("this phase has no rows of its own for the layers after the last source".into());
+        }
         match self.out_rows.iter().find(|r| usize::try_from(**r).map_or(true, |r| r >= n)) {
-            Some(r) => fail(format!("logits of row {r} are asked for, the step has {n}")),
+            Some(r) => fail(format!("logits of row {r} are asked for, there are {n}")),
             None => Ok(()),
         }
+    }
+
+    /// Refuses a tail whose rows are not the last of their sequences; the number of its rows.
+    fn check_tail(&self) -> Result<usize, DeviceError> {
+        let cells: Vec<&[i32]> = self.step.chunks_exact(step::COLUMNS as usize).collect();
+        for (i, t) in self.tail_rows.iter().enumerate() {
+            let row = usize::try_from(*t).ok().and_then(|t| cells.get(t));
+            let Some(row) = row else {
+                return Err(DeviceError::Step(format!("row {t} is to be replayed, the step has {}", cells.len())));
+            };
+            if i > 0 && self.tail_rows[i - 1] >= *t {
+                return Err(DeviceError::Step(format!(
+                    "row {t} is to be replayed after row {}",
+                    self.tail_rows[i - 1]
+                )));
+            }
+            let ends = row[step::POS as usize] + 1 == row[step::END as usize];
+            if !ends && self.tail_rows.get(i + 1) != Some(&(t + 1)) {
+                return Err(DeviceError::Step(format!("row {t} is to be replayed, but not the next of its sequence")));
+            }
+        }
+        Ok(self.tail_rows.len())
     }
 }
 

@@ -74,19 +74,26 @@ impl Run<'_> {
         let began = Instant::now();
         let request = self.request;
         let prompt = &request.prompts[seq];
-        let mut g = Generation { trace: request.trace.then(Trace::default), ..Generation::default() };
-        let chunk = request.chunk.max(1);
-        for (i, ids) in prompt.chunks(chunk).enumerate() {
-            let start = i * chunk;
-            let last = start + ids.len() == prompt.len();
-            let rows = match (request.trace, last) {
+        let trace = request.trace.then(|| Trace::of_prompt(prompt.len()));
+        let mut g = Generation { trace, ..Generation::default() };
+        let tail = self.model.facts().prefill_tail.map_or(0, |n| usize::try_from(n).unwrap_or(usize::MAX));
+        let mut start = 0;
+        for rows in pieces(prompt.len(), request.chunk.max(1), tail) {
+            let ids = &prompt[start..start + rows];
+            let last = start + rows == prompt.len();
+            let wanted = match (request.trace, last) {
                 (true, _) => Rows::All,
                 (false, true) => Rows::Last,
                 (false, false) => Rows::None,
             };
             let mut table = StepTable::new();
-            table.push(seq, start, ids);
-            let out = self.model.step(Phase::Prefill, &table, Want { rows, probes: request.trace })?;
+            if last {
+                table.push(seq, start, ids);
+            } else {
+                table.push_part(seq, start, ids);
+            }
+            start += ids.len();
+            let out = self.model.step(Phase::Prefill, &table, Want { rows: wanted, probes: request.trace })?;
             if last && request.max_new_tokens > 0 {
                 let row = out.logits.len().saturating_sub(self.vocab);
                 self.accept(&mut g, logits_row(&out, row, self.vocab)?);
@@ -135,6 +142,17 @@ impl Run<'_> {
     }
 }
 
+/// Rows of each prefill step of a prompt: `chunk` at most, but the last step has the last `tail` rows, or all.
+fn pieces(len: usize, chunk: usize, tail: usize) -> Vec<usize> {
+    let even = |len: usize| -> Vec<usize> { (0..len).step_by(chunk).map(|at| chunk.min(len - at)).collect() };
+    let pieces = even(len);
+    let last = tail.min(len);
+    if pieces.last().is_none_or(|rows| *rows >= last) {
+        return pieces;
+    }
+    [even(len - last), vec![last]].concat()
+}
+
 fn logits_row(out: &StepOutput, from: usize, vocab: usize) -> Result<&[f32], DeviceError> {
     let row = out.logits.get(from..from + vocab);
     row.ok_or_else(|| DeviceError::Step(format!("the step gave {} logits, not rows of {vocab}", out.logits.len())))
@@ -142,7 +160,18 @@ fn logits_row(out: &StepOutput, from: usize, vocab: usize) -> Result<&[f32], Dev
 
 #[cfg(test)]
 mod tests {
-    use super::argmax;
+    use super::{argmax, pieces};
+
+    #[test]
+    fn a_tail_is_in_the_last_step() {
+        assert_eq!(pieces(10, 4, 0), [4, 4, 2]);
+        assert_eq!(pieces(10, 4, 2), [4, 4, 2]);
+        assert_eq!(pieces(10, 4, 3), [4, 3, 3]);
+        assert_eq!(pieces(10, 4, 7), [3, 7]);
+        assert_eq!(pieces(5, 8, 128), [5]);
+        assert_eq!(pieces(10, 1, 100), [10]);
+        assert_eq!(pieces(0, 4, 3), Vec::<usize>::new());
+    }
 
     #[test]
     fn argmax_takes_the_lowest_of_equals() {

@@ -126,16 +126,30 @@ pub struct Session {
     values: Values,
     env: Env,
     lengths: Vec<usize>,
+    /// Rows of each run that go through the last layers, where not all do.
+    tail: Option<usize>,
 }
 
 impl Session {
     /// Opens a model on weights (a path or `random:SEED`), for some sequences of up to `context` tokens.
     pub fn open(model: &Model, weights: &str, tables: Option<&Path>, n_seqs: usize, context: usize) -> Session {
-        let mut probes = model.probes();
+        Session::open_phase(model, Phase::Decode, weights, tables, n_seqs, context)
+    }
+
+    /// As [`Session::open`], with the graph of a phase.
+    pub fn open_phase(
+        model: &Model,
+        phase: Phase,
+        weights: &str,
+        tables: Option<&Path>,
+        n_seqs: usize,
+        context: usize,
+    ) -> Session {
+        let mut probes = model.probes(phase);
         let mut remarks = Remarks::default();
         let graph =
-            place_quantisation::run(&model.lowered.graph, &mut probes, &model.numerics(), &mut remarks).unwrap();
-        let schedule = model.compile(Phase::Decode, &target("sm_90a"), &Select::NoFusion, None).unwrap().schedule;
+            place_quantisation::run(&model.lowered(phase).graph, &mut probes, &model.numerics(), &mut remarks).unwrap();
+        let schedule = model.compile(phase, &target("sm_90a"), &Select::NoFusion, None).unwrap().schedule;
         let manifest = Manifest {
             format: FORMAT,
             dsc_version: String::new(),
@@ -150,7 +164,7 @@ impl Session {
             files: Default::default(),
         };
         let mut store = WeightStore::open(weights, tables, &manifest).unwrap();
-        let env = Env { n_tokens: 1, n_seqs: n_seqs as u64, n_context: context as u64, n_out_rows: 1 };
+        let env = Env { n_tokens: 1, n_seqs: n_seqs as u64, n_context: context as u64, n_out_rows: 1, n_tail_rows: 1 };
         let mut values = Values::new();
         let by_name: BTreeMap<_, _> = manifest.weights.iter().map(|w| ((w.name.clone(), w.layer), w)).collect();
         for v in graph.value_ids() {
@@ -168,12 +182,35 @@ impl Session {
                 Def::Input | Def::Node { .. } => {}
             }
         }
-        Session { graph, probes, values, env, lengths: vec![0; n_seqs] }
+        let tail = model.tail().filter(|_| phase == Phase::Prefill).map(|n| n as usize);
+        Session { graph, probes, values, env, lengths: vec![0; n_seqs], tail }
     }
 
-    /// Runs a step: tokens for some sequences, at their current ends. All rows give logits.
+    /// Goes on where another session of the model, with the graph of another phase, stands.
+    pub fn take_states(&mut self, other: &Session) {
+        self.lengths.clone_from(&other.lengths);
+        for v in self.graph.value_ids() {
+            let value = self.graph.value(v);
+            if matches!(value.def, Def::State(_)) {
+                self.values.insert(v, other.values[&other.find(&value.name, value.layer)].clone());
+            }
+        }
+    }
+
+    /// Runs a step in which the windows of positions from `floor` on start there.
+    pub fn step_with_floor(&mut self, runs: &[(usize, &[i32])], floor: usize) {
+        self.run(runs, Some(floor));
+    }
+
+    /// Runs a step: tokens for some sequences, at their current ends. All rows that reach the head give logits.
     pub fn step(&mut self, runs: &[(usize, &[i32])]) {
+        self.run(runs, None);
+    }
+
+    fn run(&mut self, runs: &[(usize, &[i32])], floor: Option<usize>) {
         let mut table = Vec::new();
+        let mut tail = Vec::new();
+        let mut tail_rows = Vec::new();
         let mut row0 = 0;
         for (seq, ids) in runs {
             let start = self.lengths[*seq];
@@ -185,21 +222,36 @@ impl Session {
                 row[step::START as usize] = start as i32;
                 row[step::ROW0 as usize] = row0;
                 row[step::END as usize] = (start + ids.len()) as i32;
+                if let Some(floor) = floor.filter(|f| start + i >= *f) {
+                    row[step::FLOOR as usize] = floor as i32;
+                }
                 table.extend(row);
+                let first = ids.len() - self.tail.unwrap_or(ids.len()).min(ids.len());
+                if i >= first {
+                    row[step::ROW0 as usize] = (tail_rows.len() - (i - first)) as i32;
+                    row[step::START as usize] = (start + first) as i32;
+                    row[step::FLOOR as usize] = (start + first) as i32;
+                    tail.extend(row);
+                    tail_rows.push(row0 + i as i32);
+                }
             }
             row0 += ids.len() as i32;
             self.lengths[*seq] += ids.len();
         }
         let n = row0 as usize;
         self.env.n_tokens = n as u64;
-        self.env.n_out_rows = n as u64;
+        let out = if self.tail.is_some() { tail_rows.len() } else { n };
+        self.env.n_out_rows = out as u64;
+        self.env.n_tail_rows = tail_rows.len() as u64;
         for v in self.graph.value_ids() {
             if self.graph.value(v).def != Def::Input {
                 continue;
             }
             let array = match self.graph.value(v).name.as_str() {
                 "step" => Array::i32(&[n, step::COLUMNS as usize], table.clone()),
-                _ => Array::i32(&[n], (0..n as i32).collect()),
+                "tail_step" => Array::i32(&[tail_rows.len(), step::COLUMNS as usize], tail.clone()),
+                "tail_rows" => Array::i32(&[tail_rows.len()], tail_rows.clone()),
+                _ => Array::i32(&[out], (0..out as i32).collect()),
             };
             self.values.insert(v, array);
         }

@@ -28,7 +28,7 @@ fn see(spec: &str, sets: &[&str]) -> Seen {
     let m = model(spec, sets);
     let facts = |phase| {
         let s = m.compile(phase, &target("sm_90a"), &Select::All, None).unwrap().schedule;
-        (explain::phase_facts(&s, &m.layers(), &explain::env(phase, 1, 65536)), s)
+        (explain::phase_facts(&s, &m.layers(), &explain::env(phase, 1, 65536, m.tail())), s)
     };
     let (decode, s) = facts(Phase::Decode);
     Seen { kv: explain::kv(&s), decode, prefill: facts(Phase::Prefill).0 }
@@ -52,6 +52,24 @@ fn flagship() {
     assert_eq!(role(&s.decode, "reindex"), (4 * 13, 4));
     assert_eq!(role(&s.decode, "full"), (14 + 14 + 15 + 14, 4));
     assert_eq!(role(&s.decode, "swa"), (21, 2));
+}
+
+/// Replaying the last 128 rows of a prompt through layers 20 to 39: caches and decode are the flagship's. Layer 20 has
+/// three launches more in prefill: the tail's rows of its input with their cast; the compressor's product and norms are
+/// apart from the head weights' product and the query's norms, which have the tail's rows alone.
+/// Its reused layers read 128 rows instead of 65536, so the products of all such layers shrink 512 times.
+#[test]
+fn replayed_tail() {
+    let (all, tail) = (see("deepseek-v4.1-flash.yaml", &[]), see("variants/replay-tail.yaml", &[]));
+    assert_eq!((tail.kv.bytes_per_token.0, tail.kv.bytes_per_sequence), (890.0, 2_703_360));
+    assert_eq!((tail.decode.launches_per_step, tail.prefill.launches_per_step), (433, 434 + 3));
+    let flops = |f: &PhaseFacts, layer| {
+        let kind = f.layer_kinds.iter().find(|k| k.layers.contains(&layer)).unwrap();
+        kind.kernels.iter().find(|k| k.name.starts_with("wq_a_wkv")).unwrap().flops.value
+    };
+    assert_eq!(flops(&all.prefill, 22), 2 * 65536 * 5120 * (1280 + 512));
+    assert_eq!(flops(&tail.prefill, 22), 2 * 128 * 5120 * (1280 + 512));
+    assert_eq!(flops(&tail.prefill, 19), flops(&all.prefill, 19));
 }
 
 /// 283 MB of weights for a layer that reuses its selection, at one token (the published kernels' sum).

@@ -61,7 +61,7 @@ struct Emitter<'a, 'f> {
     constants: HashMap<Var, i64>,
     params: Vec<Value>,
     scratch: Vec<Value>,
-    dims: [Option<Value>; 4],
+    dims: [Option<Value>; 5],
     row_begin: Option<Value>,
     row_count: Option<Value>,
     lent: BTreeMap<&'static str, FuncRef>,
@@ -77,7 +77,7 @@ impl<'a, 'f> Emitter<'a, 'f> {
             constants: HashMap::new(),
             params: Vec::new(),
             scratch: Vec::new(),
-            dims: [None; 4],
+            dims: [None; 5],
             row_begin: None,
             row_count: None,
             lent: BTreeMap::new(),
@@ -144,6 +144,7 @@ impl<'a, 'f> Emitter<'a, 'f> {
             Sym::Seqs => 1,
             Sym::Context => 2,
             Sym::OutRows => 3,
+            Sym::TailRows => 4,
         };
         self.dims[i]
     }

@@ -7,11 +7,11 @@
 use super::LowerError;
 use super::codec::bf16_round;
 use super::cx::{Cx, Flow, Matrix};
-use super::state::{History, Token, entry, visible};
+use super::state::{History, Token, entry, step, visible};
 use super::view::{Line, Row, View};
 use crate::loops::{Builder, Cmp, Combine, FOp, FUn, IOp, Var};
 use dsc_ir::graph::Node;
-use dsc_ir::op::{self, Select};
+use dsc_ir::op::{self, Select, step as column};
 
 /// Rows decoded at a time.
 const TILE: u64 = 16;
@@ -25,6 +25,7 @@ pub fn sparse_attention(cx: &mut Cx<'_>, n: &Node, o: &op::SparseAttention) -> R
     cx.rows(|b, at| {
         let (q_row, steps, out) = (q.row(b, at), steps.row(b, at), out.row(b, at));
         let token = Token::new(b, &steps);
+        let floor = step(b, &steps, column::FLOOR);
         let (zero, heads) = (b.int(0), b.int(attention.heads));
         if let Some(panel) = &queries {
             attention.flow.decode(b, &q, heads, |b, h| (q_row.line(b, h), None), panel, zero);
@@ -32,7 +33,7 @@ pub fn sparse_attention(cx: &mut Cx<'_>, n: &Node, o: &op::SparseAttention) -> R
         let (place, at_q) = queries.as_ref().map_or(q_row.address(), |panel| (panel.place, zero));
         let query = Matrix { place, at: at_q, stride: b.int(4 * attention.d) };
         let listed = attention.listed.as_ref().map(|x| x.row(b, at));
-        let pass = Pass { attention: &attention, token, query, listed };
+        let pass = Pass { attention: &attention, token, floor, query, listed };
         pass.row(b, &out);
     });
     Ok(())
@@ -116,6 +117,8 @@ enum Source {
 struct Pass<'a> {
     attention: &'a Attention<'a>,
     token: Token,
+    /// First position of the window.
+    floor: Var,
     query: Matrix,
     listed: Option<Row>,
 }
@@ -151,7 +154,7 @@ impl Pass<'_> {
         let (zero, t) = (b.int(0), &self.token);
         let hi = b.iadd_c(t.pos, 1);
         let lo = b.iadd_c(hi, -(self.attention.op.window as i64));
-        let lo = b.i(IOp::Max, lo, zero);
+        let lo = b.i(IOp::Max, lo, self.floor);
         let border = b.i(IOp::Max, lo, t.start);
         let border = b.i(IOp::Min, border, hi);
         let mut segments =

@@ -69,12 +69,12 @@ pub(super) struct Conditional<'c> {
 }
 
 impl<'c> KernelBuilder<'c> {
-    /// A kernel with these pointers and, after them, the four dimensions as `i64`.
+    /// A kernel with these pointers and, after them, the five dimensions as `i64`.
     pub(super) fn new(cx: &'c Context, symbol: &str, params: &[PointerParam], block: BlockShape, arch: u32) -> Self {
         let module = cx.create_module(symbol);
         let pointer = cx.ptr_type(AddressSpace::from(GLOBAL));
         let mut types: Vec<_> = params.iter().map(|_| pointer.into()).collect();
-        types.extend::<[inkwell::types::BasicMetadataTypeEnum; 4]>([cx.i64_type().into(); 4]);
+        types.extend::<[inkwell::types::BasicMetadataTypeEnum; 5]>([cx.i64_type().into(); 5]);
         let func = module.add_function(symbol, cx.void_type().fn_type(&types, false), None);
         func.set_call_conventions(KERNEL_CONVENTION);
         let ir = cx.create_builder();

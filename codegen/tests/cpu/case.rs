@@ -52,7 +52,7 @@ impl Case {
     pub fn with(runs: &[Run], n_context: u64, images: &[usize]) -> Case {
         let n: u64 = runs.iter().map(|r| r.len).sum();
         let n_seqs = runs.iter().map(|r| r.seq + 1).max().unwrap_or(1);
-        let env = Env { n_tokens: n, n_seqs, n_context, n_out_rows: 3 };
+        let env = Env { n_tokens: n, n_seqs, n_context, n_out_rows: 3, n_tail_rows: 2 };
         let mut case = Case {
             graph: Graph::new("test"),
             values: Values::new(),

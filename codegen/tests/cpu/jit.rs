@@ -139,7 +139,7 @@ impl Compiled {
     /// Runs rows `begin .. end` with scratch full of NaN.
     pub fn run(&self, params: &mut [Buffer], env: &Env, begin: u64, end: u64) {
         let pointers: Vec<*mut u8> = params.iter_mut().map(Buffer::ptr).collect();
-        let dims = [env.n_tokens, env.n_seqs, env.n_context, env.n_out_rows].map(|d| d as i64);
+        let dims = env.dims().map(|d| d as i64);
         let mut scratch = Buffer::filled(self.scratch, 0xFF);
         // Safety: parameters have the sizes of the kernel's types.
         unsafe { (self.entry)(pointers.as_ptr(), dims.as_ptr(), begin as i64, end as i64, scratch.ptr()) };

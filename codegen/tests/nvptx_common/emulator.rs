@@ -68,7 +68,7 @@ pub struct Launch<'a> {
     pub grid: [u32; 3],
     pub threads: u32,
     pub smem_dynamic: u64,
-    pub dims: [u64; 4],
+    pub dims: [u64; 5],
     pub buffers: &'a mut [Vec<u8>],
     pub order: Order,
 }
@@ -78,7 +78,7 @@ struct Block<'a> {
     id: [u32; 3],
     shared: Vec<u8>,
     buffers: &'a mut [Vec<u8>],
-    dims: [u64; 4],
+    dims: [u64; 5],
 }
 
 impl<'p> Program<'p> {
@@ -247,7 +247,7 @@ impl Block<'_> {
                 other => panic!("special register {other}"),
             },
             Operand::Param(i) => {
-                let n_buffers = self.program.n_params - 4;
+                let n_buffers = self.program.n_params - self.dims.len();
                 if *i < n_buffers { (*i as u64 + 1) << BUFFER_SHIFT } else { self.dims[*i - n_buffers] }
             }
             Operand::Memory(base, offset) => self.get(t, id, base).wrapping_add(*offset as u64),

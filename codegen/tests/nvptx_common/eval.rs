@@ -12,14 +12,14 @@ enum Value {
 struct Machine<'a> {
     func: &'a Func,
     row: i64,
-    dims: [u64; 4],
+    dims: [u64; 5],
     params: &'a mut [Vec<u8>],
     scratch: Vec<Vec<u8>>,
     values: Vec<Value>,
 }
 
 /// Runs `func` for every row in `0..rows`.
-pub fn run(func: &Func, rows: u64, dims: [u64; 4], params: &mut [Vec<u8>]) {
+pub fn run(func: &Func, rows: u64, dims: [u64; 5], params: &mut [Vec<u8>]) {
     for row in 0..rows as i64 {
         let scratch = func.scratch.iter().map(|s| vec![0xFF; s.bytes as usize]).collect();
         let values = vec![Value::I(0); func.types.len()];

@@ -7,8 +7,9 @@ use dsc_ir::graph::{Shard, TypeError, ValueId};
 use dsc_ir::op::{self, RopeAt, Select};
 
 impl Lowerer<'_> {
-    /// Lowers the attention sublayer of layer `l` on its normed input `[T, d]`.
-    pub(super) fn attention(&mut self, l: u32, u: ValueId) -> Made {
+    /// Lowers the attention sublayer of layer `l` on its normed input `u [T, d]`. Sources are made of `all`, which has
+    /// every row of the step also where `u` has those of the tail alone.
+    pub(super) fn attention(&mut self, l: u32, u: ValueId, all: ValueId) -> Made {
         let spec = self.spec;
         let a = &spec.attention;
         let tp = spec.parallel.tp;
@@ -32,7 +33,7 @@ impl Lowerer<'_> {
         let swa = self.ring("attn.window", dtype, a.sliding_window, true, dim);
 
         if spec.is_kv_source(l) {
-            self.compress(l, u)?;
+            self.with_all_rows(|b| b.compress(l, all))?;
         }
         if spec.is_index_source(l) {
             self.select(l, u, qr)?;
@@ -41,7 +42,7 @@ impl Lowerer<'_> {
         if a.attn_sink {
             operands.push(self.weight("attn.attn_sink", DType::F32, &[heads], shard_outer(tp)));
         }
-        let select = self.sources(l, &mut operands);
+        let select = self.sources(l, &mut operands)?;
         let core = op::SparseAttention {
             window: a.sliding_window,
             ratio: if select == Select::None { 0 } else { spec.ratio(l) },
@@ -62,19 +63,19 @@ impl Lowerer<'_> {
     }
 
     /// Compressed operands of the attention of layer `l`.
-    fn sources(&mut self, l: u32, operands: &mut Vec<ValueId>) -> Select {
+    fn sources(&mut self, l: u32, operands: &mut Vec<ValueId>) -> Result<Select, TypeError> {
         let state = |owner: u32| self.states.get(&("attn.main".to_string(), owner)).copied();
-        let Some(main) = self.spec.owner(l).and_then(state) else { return Select::None };
+        let Some(main) = self.spec.owner(l).and_then(state) else { return Ok(Select::None) };
         operands.push(main);
         if self.spec.role(l) == Role::Hca {
-            return Select::All;
+            return Ok(Select::All);
         }
-        match self.spec.selector(l).and_then(|s| self.selected.get(&s)) {
+        match self.spec.selector(l).and_then(|s| self.selected.get(&s).copied()) {
             Some(idx) => {
-                operands.push(*idx);
-                Select::Listed
+                operands.push(self.of_tail(idx)?);
+                Ok(Select::Listed)
             }
-            None => Select::All,
+            None => Ok(Select::All),
         }
     }
 
@@ -162,6 +163,7 @@ impl Lowerer<'_> {
         let w = self.linear(u, proj, "attn.indexer.w")?;
         let candidates = index.candidates.as_ref();
         let blocks = self.blocks.filter(|_| candidates.is_some_and(|c| l > c.candidate_source_layer_id));
+        let blocks = blocks.map(|v| self.of_tail(v)).transpose()?;
         let block = match (blocks, candidates) {
             (Some(_), Some(c)) => c.candidate_block_size,
             _ => 0,

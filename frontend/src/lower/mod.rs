@@ -1,4 +1,5 @@
-//! From a checked spec to the op graph of one step, the same for every phase.
+//! From a checked spec to the op graph of one step, the same for every phase unless prefill replays only the end of
+//! each prompt through the layers after the last source.
 //!
 //! The whole model is one graph: a fusion may then cross layers, and equal layers meet again when kernels are
 //! told apart by their content. What is inside: embedding, n-gram memory, every layer's attention and feed-forward
@@ -8,14 +9,15 @@
 mod attention;
 mod ffn;
 mod residual;
+mod tail;
 
 use crate::engram;
-use crate::spec::{Activations, Caches, Residual, Role, Spec};
+use crate::spec::{Activations, Caches, DecoderRows, Residual, Role, Spec};
 use dsc_ir::dtype::{DType, RowFormat, WeightFormat};
 use dsc_ir::expr::{Expr, Sym};
 use dsc_ir::graph::{Def, Graph, Shard, StateKind, TensorType, TypeError, ValueId, WeightSource};
 use dsc_ir::op::{self, Op};
-use dsc_ir::schedule::MAX_DECODE_ROWS;
+use dsc_ir::schedule::{MAX_DECODE_ROWS, Phase};
 use std::collections::BTreeMap;
 
 /// A lowered model.
@@ -29,12 +31,15 @@ pub struct Lowered {
     pub layers: Vec<(Role, u32)>,
 }
 
-/// Lowers a checked spec.
+/// Lowers a checked spec for a phase. Weights and states are the same, in the same order, in every phase.
 ///
 /// # Errors
 /// An ill-typed op, which a checked spec never gives: a defect of dsc.
-pub fn lower(spec: &Spec) -> Result<Lowered, TypeError> {
+pub fn lower(spec: &Spec, phase: Phase) -> Result<Lowered, TypeError> {
     let mut b = Lowerer::new(spec);
+    if phase == Phase::Prefill && spec.prefill.decoder_rows == DecoderRows::Tail {
+        b.narrow_at = spec.last_source();
+    }
     b.model()?;
     let layers = (0..spec.num_hidden_layers).map(|l| (spec.role(l), spec.ratio(l))).collect();
     Ok(Lowered { graph: b.graph, probes: b.probes, layers })
@@ -45,8 +50,17 @@ pub(crate) struct Lowerer<'a> {
     spec: &'a Spec,
     graph: Graph,
     probes: Vec<(String, Option<u32>, ValueId)>,
+    /// Step table of the rows that go on.
     step: ValueId,
+    /// Step table of all rows.
+    all_step: ValueId,
     out_rows: ValueId,
+    /// Layer from which on only the tail's rows go on, once its sources are written.
+    narrow_at: Option<u32>,
+    /// Rows of the tail among all, once the graph is narrowed.
+    tail_rows: Option<ValueId>,
+    /// Values of all rows that were narrowed to the tail's.
+    taken: BTreeMap<ValueId, ValueId>,
     weights: BTreeMap<(String, Option<u32>), ValueId>,
     states: BTreeMap<(String, u32), ValueId>,
     /// Selection of each index source.
@@ -72,7 +86,11 @@ impl<'a> Lowerer<'a> {
             graph,
             probes: Vec::new(),
             step,
+            all_step: step,
             out_rows,
+            narrow_at: None,
+            tail_rows: None,
+            taken: BTreeMap::new(),
             weights: BTreeMap::new(),
             states: BTreeMap::new(),
             selected: BTreeMap::new(),
@@ -216,8 +234,12 @@ impl<'a> Lowerer<'a> {
         for l in 0..spec.num_hidden_layers {
             self.layer = Some(l);
             self.engram_inject(&mut stream)?;
-            let site = self.enter(&mut stream, "attn")?;
-            let y = self.attention(l, site.input)?;
+            let mut site = self.enter(&mut stream, "attn")?;
+            let input = site.input;
+            if self.narrow_at == Some(l) {
+                self.narrow(&mut stream, &mut site)?;
+            }
+            let y = self.attention(l, site.input, input)?;
             self.leave(&mut stream, site, y)?;
             let site = self.enter(&mut stream, "ffn")?;
             let y = self.ffn(l, site.input)?;
@@ -277,6 +299,7 @@ impl<'a> Lowerer<'a> {
             format => DType::Packed(format),
         };
         let table = self.weight("engram.embed", dtype, &[table_rows, e.engram_head_dim], Shard::None);
+        let rows = self.of_tail(rows)?;
         let memory = self.float(op::EngramGather { plane: plane as u64 }, &[table, rows], "engram.memory")?;
         let k = self.graph.ty(memory).channels();
         let wkv = self.dense("engram.wkv", (n + 1) * d, k, Shard::None);

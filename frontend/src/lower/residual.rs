@@ -11,7 +11,7 @@ pub(super) struct Stream {
     /// `[T, d]`, or `[T, n, d]` with hyper-connections.
     pub x: ValueId,
     /// Pre-mix that the next collapse uses in the single-pass form.
-    pre: Option<ValueId>,
+    pub(super) pre: Option<ValueId>,
 }
 
 /// A sublayer that was entered and not left.
@@ -19,13 +19,13 @@ pub(super) struct Site {
     name: &'static str,
     /// Normed input of the sublayer.
     pub input: ValueId,
-    mix: Option<Mix>,
+    pub(super) mix: Option<Mix>,
 }
 
-struct Mix {
-    pre: ValueId,
-    post: ValueId,
-    comb: ValueId,
+pub(super) struct Mix {
+    pub(super) pre: ValueId,
+    pub(super) post: ValueId,
+    pub(super) comb: ValueId,
 }
 
 impl Lowerer<'_> {
@@ -86,22 +86,24 @@ impl Lowerer<'_> {
 
     /// Ends the last sublayer on the rows of logits alone.
     pub(super) fn take_rows(&mut self, stream: &mut Stream, site: Site, y: ValueId) -> Result<(), TypeError> {
-        let y = self.take(y)?;
-        stream.x = self.take(stream.x)?;
+        let rows = self.out_rows;
+        let y = self.take(y, rows)?;
+        stream.x = self.take(stream.x, rows)?;
         if let Some(pre) = stream.pre {
-            stream.pre = Some(self.take(pre)?);
+            stream.pre = Some(self.take(pre, rows)?);
         }
         let mix = match site.mix {
             None => None,
-            Some(m) => Some(Mix { pre: m.pre, post: self.take(m.post)?, comb: self.take(m.comb)? }),
+            Some(m) => Some(Mix { pre: m.pre, post: self.take(m.post, rows)?, comb: self.take(m.comb, rows)? }),
         };
         self.leave(stream, Site { name: site.name, input: site.input, mix }, y)
     }
 
-    fn take(&mut self, v: ValueId) -> Made {
+    /// The given rows of a value.
+    fn take(&mut self, v: ValueId, rows: ValueId) -> Made {
         let value = self.graph.value(v);
         let (name, dtype) = (value.name.clone(), value.ty.dtype);
-        self.one(op::TakeRows {}, &[v, self.out_rows], &name, dtype)
+        self.one(op::TakeRows {}, &[v, rows], &name, dtype)
     }
 
     /// Input of the final norm.

@@ -3,7 +3,7 @@
 
 use super::quoted;
 use super::values::Values;
-use dsc_ir::diag::{Diagnostic, E0118_NOT_SUPPORTED, E0206_KV_SOURCE, E0207_INDEX_SOURCE, E0208_CANDIDATES};
+use dsc_ir::diag::{Diagnostic, E0206_KV_SOURCE, E0207_INDEX_SOURCE, E0208_CANDIDATES};
 
 const RATIOS: &str = "compress.compress_ratios";
 const KV: &str = "compress.kv_source_layer_ids";
@@ -20,7 +20,7 @@ pub(super) fn check(v: &Values<'_>, out: &mut Vec<Diagnostic>) {
     } else {
         no_index(v, &layers, out);
     }
-    replay(v, out);
+    replay(v, &layers, out);
 }
 
 struct Layers<'a> {
@@ -173,12 +173,14 @@ fn candidate_pool(v: &Values<'_>, out: &mut Vec<Diagnostic>) -> Option<()> {
     Some(())
 }
 
-fn replay(v: &Values<'_>, out: &mut Vec<Diagnostic>) -> Option<()> {
-    if v.text("prefill.decoder_rows")? == "tail" {
+/// A tail is cut after a source.
+fn replay(v: &Values<'_>, layers: &Layers<'_>, out: &mut Vec<Diagnostic>) -> Option<()> {
+    if v.text("prefill.decoder_rows")? == "tail" && layers.kv.is_empty() {
         let finding = v
-            .error(E0118_NOT_SUPPORTED, "prefill.decoder_rows")
-            .message("`tail` (bounded replay) is not supported yet")
-            .help("`decoder_rows: all` runs every prompt row, which is exact");
+            .error(E0206_KV_SOURCE, "prefill.decoder_rows")
+            .message("`tail` replays the end of a prompt through the layers after the last source, and there is none")
+            .related(v.spans.of(KV), "no layer writes compressed rows")
+            .help("`decoder_rows: all` runs every prompt row through every layer, which is exact");
         out.push(finding);
     }
     Some(())

@@ -15,7 +15,7 @@ pub(super) fn sparse_attention(cx: &Cx<'_>, op: &SparseAttention) -> Result<Vec<
     let mut keys = Vec::new();
     for (t, (step, out)) in steps.iter().zip(out.chunks_exact_mut((heads * d).max(1))).enumerate() {
         keys.clear();
-        let oldest = (step.pos + 1).saturating_sub(usize::try_from(op.window).unwrap_or(usize::MAX));
+        let oldest = (step.pos + 1).saturating_sub(usize::try_from(op.window).unwrap_or(usize::MAX)).max(step.floor);
         for p in oldest..=step.pos {
             window.read(step, p, grow(&mut keys, d))?;
         }

@@ -14,6 +14,7 @@ pub(super) struct Row {
     pub row0: usize,
     pub end: usize,
     pub image: bool,
+    pub floor: usize,
 }
 
 impl Row {
@@ -47,6 +48,7 @@ pub(super) fn rows(table: &Array) -> Result<Vec<Row>, InterpError> {
             row0: at(step::ROW0)?,
             end: at(step::END)?,
             image: at(step::IMAGE)? != 0,
+            floor: at(step::FLOOR)?,
         };
         let run = row.start <= row.pos && row.pos < row.end && row.row0 + row.end - row.start <= n;
         if run && row.row0 + row.pos - row.start == t {

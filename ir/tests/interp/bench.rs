@@ -33,7 +33,7 @@ impl Bench {
     /// A graph of these statements, returning nothing.
     pub fn new(statements: &str) -> Bench {
         let graph = text::parse(&format!("graph test {{ {statements} return }}")).unwrap();
-        let env = Env { n_tokens: 1, n_seqs: 1, n_context: 16, n_out_rows: 1 };
+        let env = Env { n_tokens: 1, n_seqs: 1, n_context: 16, n_out_rows: 1, n_tail_rows: 0 };
         Bench { graph, env, values: Values::new() }
     }
 

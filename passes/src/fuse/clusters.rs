@@ -299,7 +299,7 @@ impl<'g> Clusters<'g> {
         if Anchor::of(&node.op) != Anchor::Row {
             return false;
         }
-        let one = Env { n_tokens: 1, n_seqs: 1, n_context: 1, n_out_rows: 1 };
+        let one = Env { n_tokens: 1, n_seqs: 1, n_context: 1, n_out_rows: 1, n_tail_rows: 1 };
         let types: Vec<&TensorType> = node.inputs.iter().map(|v| self.graph.ty(*v)).collect();
         node.inputs.iter().enumerate().any(|(i, v)| {
             matches!(self.graph.value(*v).def, Def::Weight(_))

@@ -1,7 +1,7 @@
 //! Whether the entries of a manifest fit each other, so that nothing behind it needs to doubt an index or a size.
 
 use dsc_ir::dtype::DType;
-use dsc_ir::expr::Expr;
+use dsc_ir::expr::{Expr, Sym};
 use dsc_ir::manifest::{KernelEntry, Manifest, ParamEntry, ScheduleEntry, State, Weight, tensor_type};
 use dsc_ir::op::step;
 use dsc_ir::schedule::Arg;
@@ -162,7 +162,9 @@ fn arg(m: &Manifest, s: &ScheduleEntry, p: &ParamEntry, a: &Arg, made: &mut [boo
             let rows = |e: Expr| vec![e];
             match name.as_str() {
                 "step" => (DType::I32, vec![Expr::tokens(), Expr::Const(step::COLUMNS)]),
-                "out_rows" => (DType::I32, rows(Expr::Sym(dsc_ir::expr::Sym::OutRows))),
+                "out_rows" => (DType::I32, rows(Expr::Sym(Sym::OutRows))),
+                "tail_rows" => (DType::I32, rows(Expr::Sym(Sym::TailRows))),
+                "tail_step" => (DType::I32, vec![Expr::Sym(Sym::TailRows), Expr::Const(step::COLUMNS)]),
                 _ => return Err(format!("there is no input `{name}`")),
             }
         }

@@ -40,10 +40,15 @@ pub(crate) fn steps(graph: &Graph) -> Vec<Step> {
     let beginning = vec![Run { seq: 1, start: 0, rows: 12 }, Run { seq: 0, start: 0, rows: 1 }];
     let step = |name, runs: Vec<Run>, n_context, n_out_rows| Step {
         name,
-        env: Env { n_tokens: runs.iter().map(|r| r.rows).sum(), n_seqs: N_SEQS, n_context, n_out_rows },
+        env: env(runs.iter().map(|r| r.rows).sum(), n_context, n_out_rows),
         runs,
     };
     vec![step("middle", middle, context, 2), step("beginning", beginning, CONTEXT, 3)]
+}
+
+/// A kernel has rows of the step or of its tail: as many of either.
+fn env(n_rows: u64, n_context: u64, n_out_rows: u64) -> Env {
+    Env { n_tokens: n_rows, n_seqs: N_SEQS, n_context, n_out_rows, n_tail_rows: n_rows }
 }
 
 /// Positions after which an op has more to choose from than it takes.
@@ -74,6 +79,8 @@ impl Rows {
                 row[step::ROW0 as usize] = row0;
                 row[step::END as usize] = (run.start + run.rows) as i32;
                 row[step::IMAGE as usize] = i32::from(rng.below(5) == 0);
+                // The windows of one sequence start with the step, as those of replayed rows do.
+                row[step::FLOOR as usize] = if run.seq == 2 { run.start as i32 } else { 0 };
                 rows.push(row);
             }
         }

@@ -84,7 +84,7 @@ impl Kernels {
         let Some(Some(ready)) = self.ready.get(kernel) else {
             return Err(DeviceError::Unsupported(format!("kernel {kernel} has no CPU code")));
         };
-        let dims = [env.n_tokens, env.n_seqs, env.n_context, env.n_out_rows].map(|d| i64::try_from(d).unwrap_or(0));
+        let dims = env.dims().map(|d| i64::try_from(d).unwrap_or(0));
         let rows = ready.rows.eval(env);
         let call = |begin: u64, end: u64| {
             let thread = rayon::current_thread_index().unwrap_or(0).min(self.scratch.len() - 1);
@@ -154,7 +154,8 @@ impl CpuDevice {
         }
         let kernels = Kernels::compile(bundle, threads, |i| used[i])?;
         let weights = manifest.weights.iter().map(|w| store.load(w)).collect::<Result<_, _>>()?;
-        let env = Env { n_tokens: 0, n_seqs: capacity.n_seqs, n_context: capacity.n_context, n_out_rows: 0 };
+        let env =
+            Env { n_tokens: 0, n_seqs: capacity.n_seqs, n_context: capacity.n_context, n_out_rows: 0, n_tail_rows: 0 };
         let state = |s: &dsc_ir::manifest::State| Bytes::zeroed(tensor_type(s.dtype, &s.shape).bytes().eval(&env));
         let states = manifest.states.iter().map(state).collect::<Result<_, _>>()?;
         Ok(CpuDevice { kernels, manifest, capacity, weights, states, slots: Vec::new() })
@@ -192,6 +193,8 @@ struct Bindings {
     states: Vec<*mut u8>,
     step: *mut u8,
     out_rows: *mut u8,
+    tail_rows: *mut u8,
+    tail_step: *mut u8,
 }
 
 impl Bindings {
@@ -200,8 +203,12 @@ impl Bindings {
             Arg::Buffer(i) => self.buffers[*i as usize],
             Arg::Weight(i) => self.weights[*i as usize],
             Arg::State(i) => self.states[*i as usize],
-            Arg::Input(name) if name == "out_rows" => self.out_rows,
-            Arg::Input(_) => self.step,
+            Arg::Input(name) => match name.as_str() {
+                "out_rows" => self.out_rows,
+                "tail_rows" => self.tail_rows,
+                "tail_step" => self.tail_step,
+                _ => self.step,
+            },
         };
         Pointers(args.iter().map(of).collect())
     }
@@ -215,11 +222,13 @@ unsafe impl Send for Bindings {}
 
 impl Device for CpuDevice {
     fn run_step(&mut self, phase: Phase, input: &StepInput<'_>) -> Result<StepOutput, DeviceError> {
-        input.check(phase, self.manifest.model.vocab_size, self.capacity)?;
+        input.check(phase, &self.manifest.model, self.capacity)?;
         let env = input.env(self.capacity);
         self.reserve(phase, &env)?;
         let mut step = Bytes::copy_of(bytemuck::cast_slice(input.step))?;
         let mut out_rows = Bytes::copy_of(bytemuck::cast_slice(input.out_rows))?;
+        let mut tail_rows = Bytes::copy_of(bytemuck::cast_slice(input.tail_rows))?;
+        let mut tail_step = Bytes::copy_of(bytemuck::cast_slice(&input.tail_step()))?;
         let schedule = executor::schedule(&self.manifest, phase)?;
         let slots: Vec<*mut u8> = self.slots.iter_mut().map(Bytes::as_mut_ptr).collect();
         let bindings = Bindings {
@@ -228,6 +237,8 @@ impl Device for CpuDevice {
             states: self.states.iter_mut().map(Bytes::as_mut_ptr).collect(),
             step: step.as_mut_ptr(),
             out_rows: out_rows.as_mut_ptr(),
+            tail_rows: tail_rows.as_mut_ptr(),
+            tail_step: tail_step.as_mut_ptr(),
         };
         let kernels = &self.kernels;
         kernels.pool.install(|| run_launches(kernels, schedule, &bindings, &env, input.probes))

@@ -35,7 +35,7 @@ pub struct Case {
     /// One pointer each, in order.
     pub params: Vec<CaseParam>,
     /// `n_tokens`, `n_seqs`, `n_context`, `n_out_rows`, passed after the pointers.
-    pub dims: [u64; 4],
+    pub dims: [u64; 5],
     /// Where the expected results come from, for people.
     #[serde(default)]
     pub note: String,
@@ -198,7 +198,7 @@ pub struct LaunchData<'a> {
     /// Shared memory to ask for.
     pub smem_dynamic_bytes: u32,
     /// Dimensions.
-    pub dims: [u64; 4],
+    pub dims: [u64; 5],
     /// Where the expectations come from.
     pub note: &'a str,
 }
@@ -390,7 +390,7 @@ mod tests {
             grid: [3, 1, 1],
             threads: 32,
             smem_dynamic_bytes: 0,
-            dims: [3, 1, 8, 1],
+            dims: [3, 1, 8, 1, 0],
             note: "",
         }
     }

@@ -130,8 +130,8 @@ fn try_run(device: &Device, stored: &Stored, result: &mut CaseResult) -> Result<
     let case = &stored.case;
     let kernel = device.load(&stored.file(&case.code, None)?, &case.symbol)?;
     let shape = LaunchShape { grid: case.grid, threads: case.threads, smem_bytes: case.smem_dynamic_bytes };
-    let [n_tokens, n_seqs, n_context, n_out_rows] = case.dims;
-    let dims = Env { n_tokens, n_seqs, n_context, n_out_rows };
+    let [n_tokens, n_seqs, n_context, n_out_rows, n_tail_rows] = case.dims;
+    let dims = Env { n_tokens, n_seqs, n_context, n_out_rows, n_tail_rows };
     let inputs = stored.inputs()?;
     let once = || -> Result<(Vec<Buffer>, Vec<Vec<u8>>), CudaError> {
         let buffers = inputs.iter().map(|b| device.upload(b)).collect::<Result<Vec<_>, _>>()?;

@@ -248,7 +248,7 @@ impl Device {
             kernel.function.set_attribute(attribute, shape.smem_bytes as i32).map_err(fail)?;
         }
         let mut pointers: Vec<sys::CUdeviceptr> = buffers.iter().map(|b| b.slice.device_ptr(&self.stream).0).collect();
-        let mut sizes = [dims.n_tokens, dims.n_seqs, dims.n_context, dims.n_out_rows];
+        let mut sizes = dims.dims();
         let mut args: Vec<*mut c_void> = pointers.iter_mut().map(|p| std::ptr::from_mut(p).cast()).collect();
         args.extend(sizes.iter_mut().map(|s| std::ptr::from_mut(s).cast::<c_void>()));
         let [x, y, z] = shape.grid;

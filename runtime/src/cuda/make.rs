@@ -180,7 +180,7 @@ impl Maker<'_> {
             grid: [size(x)?, size(y)?, size(z)?],
             threads: code.threads,
             smem_dynamic_bytes: u32::try_from(smem).map_err(|_| self.fail(format!("{smem} bytes of shared memory")))?,
-            dims: [step.env.n_tokens, step.env.n_seqs, step.env.n_context, step.env.n_out_rows],
+            dims: step.env.dims(),
             note: &format!("{}; expected: the CPU kernel's results on the same inputs", entry.ops.join(", ")),
         };
         case::write(cases, &launch, &params)?;

@@ -92,7 +92,8 @@ impl CudaDevice {
         for w in &manifest.weights {
             weights.push(gpu.upload(store.load(w)?.as_ref()).map_err(failure)?);
         }
-        let env = Env { n_tokens: 0, n_seqs: capacity.n_seqs, n_context: capacity.n_context, n_out_rows: 0 };
+        let env =
+            Env { n_tokens: 0, n_seqs: capacity.n_seqs, n_context: capacity.n_context, n_out_rows: 0, n_tail_rows: 0 };
         let states = manifest
             .states
             .iter()
@@ -154,11 +155,13 @@ fn load(gpu: &device::Device, bundle: &Bundle, index: usize, target: &str) -> Re
 
 impl Device for CudaDevice {
     fn run_step(&mut self, phase: Phase, input: &StepInput<'_>) -> Result<StepOutput, DeviceError> {
-        input.check(phase, self.manifest.model.vocab_size, self.capacity)?;
+        input.check(phase, &self.manifest.model, self.capacity)?;
         let env = input.env(self.capacity);
         self.reserve(phase, &env)?;
         let step = self.gpu.upload(bytemuck::cast_slice(input.step)).map_err(failure)?;
         let out_rows = self.gpu.upload(bytemuck::cast_slice(input.out_rows)).map_err(failure)?;
+        let tail_rows = self.gpu.upload(bytemuck::cast_slice(input.tail_rows)).map_err(failure)?;
+        let tail_step = self.gpu.upload(bytemuck::cast_slice(&input.tail_step())).map_err(failure)?;
         let schedule = schedule(&self.manifest, phase, &self.target)?;
         let mut output = StepOutput::default();
         for (i, launch) in schedule.launches.iter().enumerate() {
@@ -171,8 +174,12 @@ impl Device for CudaDevice {
                     Arg::Buffer(b) => &self.slots[schedule.buffers[*b as usize].slot as usize],
                     Arg::Weight(w) => &self.weights[*w as usize],
                     Arg::State(s) => &self.states[*s as usize],
-                    Arg::Input(name) if name == "out_rows" => &out_rows,
-                    Arg::Input(_) => &step,
+                    Arg::Input(name) => match name.as_str() {
+                        "out_rows" => &out_rows,
+                        "tail_rows" => &tail_rows,
+                        "tail_step" => &tail_step,
+                        _ => &step,
+                    },
                 })
                 .collect();
             let grid = [0, 1, 2].map(|d: usize| u32::try_from(ready.grid[d].eval(&env)).unwrap_or(u32::MAX));
@@ -204,6 +211,7 @@ mod tests {
             max_position_embeddings: 1,
             tp: 1,
             ep: 1,
+            prefill_tail: None,
             engram: None,
         };
         let entry = |exact_arch| TargetEntry { exact_arch, ptx_isa: 80, min_driver: String::new() };

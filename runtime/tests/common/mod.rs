@@ -261,6 +261,7 @@ pub fn manifest() -> Manifest {
             max_position_embeddings: 64,
             tp: 1,
             ep: 1,
+            prefill_tail: None,
             engram: None,
         },
         spec_hash: blake3::hash(b"spec").to_hex().to_string(),

@@ -2,7 +2,7 @@
 //!
 //! - The grid has one block per row; block `i` computes row `i`.
 //! - Parameters: one pointer (device memory, 16-byte aligned) per parameter of the program, then `n_tokens`,
-//!   `n_seqs`, `n_context`, `n_out_rows` as `i64`.
+//!   `n_seqs`, `n_context`, `n_out_rows`, `n_tail_rows` as `i64`.
 //! - Scratch areas lie in shared memory, statically if they fit 48 KiB, else sized at launch.
 //! - `Lanes` iterations go to threads round robin. `Reduce` sums a thread's iterations in order, then warps by
 //!   butterfly, then warps in order: the result depends on the number of threads, never on the number of rows.
