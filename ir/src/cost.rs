@@ -44,6 +44,7 @@ pub fn flops(op: &Op, inputs: &[&TensorType], outputs: &[&TensorType]) -> Expr {
         | Op::Repeat(_)
         | Op::OneHot(_)
         | Op::TakeRows(_)
+        | Op::LocalExperts(_)
         | Op::RingWrite(_)
         | Op::PageWrite(_)
         | Op::EngramHash(_)

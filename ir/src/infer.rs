@@ -355,6 +355,13 @@ pub fn shapes(op: &Op, inputs: &[&TensorType]) -> Result<Vec<Shape>, TypeError> 
             let chosen = vec![s[0].clone(), o.k.into()];
             Ok(vec![chosen.clone(), chosen])
         }
+        Op::LocalExperts(_) => {
+            r.count(2)?;
+            r.dtype(0, DType::I32)?;
+            r.dtype(1, DType::I32)?;
+            r.rank(1, 1)?;
+            one(r.rank(0, 2)?.to_vec())
+        }
         Op::ExpertLinear(_) => {
             first(3)?;
             r.float(0)?;
@@ -439,7 +446,7 @@ pub fn shapes(op: &Op, inputs: &[&TensorType]) -> Result<Vec<Shape>, TypeError> 
 /// A dtype the op cannot produce, or a row that its format cannot pack.
 pub fn check_output(op: &Op, i: usize, ty: &TensorType) -> Result<(), TypeError> {
     let integer = match op {
-        Op::TopK(_) | Op::CandidateBlocks(_) | Op::EngramHash(_) => true,
+        Op::TopK(_) | Op::CandidateBlocks(_) | Op::EngramHash(_) | Op::LocalExperts(_) => true,
         Op::RouterTopK(_) | Op::RouterHash(_) => i == 0,
         _ => false,
     };

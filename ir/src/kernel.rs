@@ -68,6 +68,7 @@ impl Anchor {
             | Op::Pool(_)
             | Op::RouterTopK(_)
             | Op::RouterHash(_)
+            | Op::LocalExperts(_)
             | Op::SwiGlu(_)
             | Op::ExpertSum(_)
             | Op::EngramHash(_)

@@ -464,7 +464,12 @@ ops! {
         scale: f32
     }
 
+    /// Experts that this rank holds, by its own numbers: `y = map[ids]`, -1 for the others.
+    /// Inputs: `ids i32[T, k]`, `map i32[E]` weight. Output: `i32 [T, k]`.
+    LocalExperts = "local_experts" {}
+
     /// Linears of the chosen experts: `y_i[t, j] = x[t (, j)] w_i[ids[t, j]]^T`.
+    /// An id outside `0..E` is no expert: its rows are 0.
     /// Inputs: `x [T, c]` or `[T, k, c]`, `ids i32[T, k]`, `w_i [E, n_i, c]` weights. Outputs: float `[T, k, n_i]`.
     ExpertLinear = "expert_linear" {}
 
@@ -519,7 +524,8 @@ ops! {
         eps: f32
     }
 
-    /// Sum over the ranks of a parallel group. Inputs: `x`. Output: float of `x`'s shape.
+    /// Sum over a parallel group: `ranks` consecutive ranks, the first of them a multiple of `ranks`, in ascending order.
+    /// Inputs: `x`. Output: float of `x`'s shape.
     AllReduce = "all_reduce" {
         /// Ranks.
         ranks: u64
@@ -569,6 +575,7 @@ impl Op {
             | Op::CandidateBlocks(_)
             | Op::RouterTopK(_)
             | Op::RouterHash(_)
+            | Op::LocalExperts(_)
             | Op::ExpertLinear(_)
             | Op::SwiGlu(_)
             | Op::ExpertSum(_)

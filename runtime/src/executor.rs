@@ -257,11 +257,13 @@ pub fn open(
     capacity: Capacity,
     threads: usize,
 ) -> Result<Box<dyn Device>, DeviceError> {
-    one_rank(&bundle.manifest)?;
     match name {
         "cpu" => Ok(Box::new(crate::cpu::CpuDevice::new(bundle, weights, capacity, threads)?)),
         _ => match name.strip_prefix("cuda:").or((name == "cuda").then_some("0")).map(str::parse) {
-            Some(Ok(ordinal)) => gpu(bundle, weights, capacity, ordinal),
+            Some(Ok(ordinal)) => {
+                one_rank(&bundle.manifest)?;
+                gpu(bundle, weights, capacity, ordinal)
+            }
             _ => Err(DeviceError::Unsupported(format!("there is no device `{name}`; there are `cpu` and `cuda:N`"))),
         },
     }
@@ -282,7 +284,7 @@ fn gpu(_: &Bundle, _: &mut WeightStore, _: Capacity, ordinal: usize) -> Result<B
     Err(DeviceError::Machine(format!("this program was built without the feature `cuda`, so not for cuda:{ordinal}")))
 }
 
-/// Refuses bundles whose shapes are for one of several ranks.
+/// Refuses bundles whose shapes are for one of several ranks: a GPU runs a whole model.
 ///
 /// # Errors
 /// The bundle was built for more than one.
@@ -290,7 +292,8 @@ pub fn one_rank(manifest: &Manifest) -> Result<(), DeviceError> {
     match manifest.model.tp.max(manifest.model.ep) {
         0 | 1 => Ok(()),
         ranks => Err(DeviceError::Unsupported(format!(
-            "this bundle needs {ranks} ranks (tp {}, ep {}); a run of a single rank needs one built without them",
+            "this bundle needs {ranks} ranks (tp {}, ep {}), which only the CPU runs yet, one after another; for a GPU, build \
+             it without them",
             manifest.model.tp, manifest.model.ep
         ))),
     }

@@ -42,7 +42,6 @@ impl Model {
     /// Weights that do not fit, a device that cannot run the bundle, a context beyond the model's.
     pub fn load(bundle: &Bundle, options: &LoadOptions) -> Result<Model, DeviceError> {
         let facts = bundle.manifest.model.clone();
-        executor::one_rank(&bundle.manifest)?;
         if options.capacity.n_context > facts.max_position_embeddings {
             return Err(DeviceError::Step(format!(
                 "{} positions are needed, the model has {}",

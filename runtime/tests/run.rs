@@ -143,11 +143,13 @@ fn wrong_input_has_one_clear_line() {
 }
 
 #[test]
-fn sharded_bundles_need_their_ranks() {
+fn bundles_of_several_ranks_run_on_the_cpu_alone() {
     let mut m = common::manifest();
     m.model.ep = 8;
     let world = World::new(&common::seal(m, common::contents()));
-    let (code, message) = failure(&world, &checkpoint(&world), &["--prompt-ids", "1"]);
+    let args = ["--prompt-ids", "1", "--max-new-tokens", "1"];
+    run(&world, &checkpoint(&world), &args).unwrap();
+    let (code, message) = failure(&world, &checkpoint(&world), &[&args[..], &["--device", "cuda:0"]].concat());
     assert!(code == 2 && message.contains("needs 8 ranks"), "{message}");
 }
 

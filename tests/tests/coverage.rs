@@ -130,7 +130,7 @@ fn may_spill(name: &str) -> bool {
 }
 
 #[test]
-fn a_bundle_for_several_ranks_is_built_and_not_run() {
+fn sums_between_ranks_are_no_kernels_and_gpus_refuse_them() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tp4");
     build(&model("variants/tp4-16-heads.yaml", &[]), &Select::All, &path);

@@ -5,6 +5,7 @@
 use super::LowerError;
 use super::codec::Tables;
 use super::cx::Cx;
+use super::linear::{clear, is_expert};
 use super::view::{At, Coding, Line, Row, View};
 use crate::loops::{Builder, IOp, Var};
 use dsc_ir::graph::Node;
@@ -199,14 +200,14 @@ pub fn expert_linear(cx: &mut Cx<'_>, n: &Node) -> Result<(), LowerError> {
             b.for_(zero, slots, |b, slot| {
                 let j = number(b, slot);
                 let id = ids.load(b, j);
-                // An id that is none must not leave the weight.
-                let last = b.int(experts.saturating_sub(1));
-                let id = b.i(IOp::Max, id, zero);
-                let id = b.i(IOp::Min, id, last);
-                let w_first = b.imul_c(id, out.channels as i64);
-                let x_first = if per_slot { b.imul_c(slot, x.channels as i64) } else { zero };
                 let to = to.line(b, slot);
-                product.run(b, at, &Range { x_first, w_first, n: out.channels }, |b, j, v| to.store(b, j, v));
+                let (is, is_none) = is_expert(b, id, experts);
+                b.if_(is, |b| {
+                    let w_first = b.imul_c(id, out.channels as i64);
+                    let x_first = if per_slot { b.imul_c(slot, x.channels as i64) } else { zero };
+                    product.run(b, at, &Range { x_first, w_first, n: out.channels }, |b, j, v| to.store(b, j, v));
+                });
+                b.if_(is_none, |b| clear(b, &to, out.channels));
             });
         });
     }

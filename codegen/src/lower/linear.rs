@@ -196,6 +196,9 @@ pub fn expert_linear(cx: &mut Cx<'_>, n: &Node) -> Result<(), LowerError> {
     }
     let (count, flow) = (cx.row_count(), cx.decoder(&x));
     let b = &mut cx.b;
+    for (_, lines, _, row) in &parts {
+        chosen.clear_others(b, experts, *lines, count, row);
+    }
     let (zero, experts) = (b.int(0), b.int(experts));
     b.for_(zero, experts, |b, e| {
         let m = chosen.collect(b, e, count);
@@ -213,6 +216,23 @@ pub fn expert_linear(cx: &mut Cx<'_>, n: &Node) -> Result<(), LowerError> {
         });
     });
     Ok(())
+}
+
+/// Whether an id is one of so many experts, and whether it is none.
+pub(super) fn is_expert(b: &mut Builder, id: Var, experts: u64) -> (Var, Var) {
+    let (zero, end) = (b.int(0), b.int(experts));
+    let (from, to) = (b.cmp(Cmp::Ge, id, zero), b.cmp(Cmp::Lt, id, end));
+    let (below, beyond) = (b.cmp(Cmp::Lt, id, zero), b.cmp(Cmp::Ge, id, end));
+    (b.and(from, to), b.or(below, beyond))
+}
+
+/// Zeros a line.
+pub(super) fn clear(b: &mut Builder, line: &Line, channels: u64) {
+    let n = b.int(channels);
+    b.lanes(n, |b, c| {
+        let none = b.float(0.0);
+        line.store(b, c, none);
+    });
 }
 
 /// The (row, slot) pairs of the block that chose an expert.
@@ -246,6 +266,30 @@ impl<I: Fn(&mut Builder, Var) -> Row, X: Fn(&mut Builder, Var) -> Row> Chosen<I,
                 [b.iadd(m, step)]
             })
         })[0]
+    }
+
+    /// Zeros for the pairs that chose no expert.
+    fn clear_others(
+        &self,
+        b: &mut Builder,
+        experts: u64,
+        channels: u64,
+        rows: Var,
+        out: &impl Fn(&mut Builder, Var) -> Row,
+    ) {
+        let zero = b.int(0);
+        b.for_(zero, rows, |b, r| {
+            let ids = (self.ids)(b, r);
+            let (zero, k) = (b.int(0), b.int(self.k));
+            b.for_(zero, k, |b, j| {
+                let id = ids.load(b, j);
+                let (_, is_none) = is_expert(b, id, experts);
+                b.if_(is_none, |b| {
+                    let line = out(b, r).line(b, j);
+                    clear(b, &line, channels);
+                });
+            });
+        });
     }
 
     /// Row and slot of pair `i`.

@@ -117,6 +117,7 @@ fn node(cx: &mut Cx<'_>, n: &Node) -> Result<(), LowerError> {
         Op::SparseAttention(o) => attention::sparse_attention(cx, n, o),
         Op::RouterTopK(o) => router::top_k(cx, n, o),
         Op::RouterHash(o) => router::hash(cx, n, o),
+        Op::LocalExperts(_) => router::local(cx, n),
         Op::EngramHash(o) => engram::hash(cx, n, o),
         Op::EngramGather(o) => engram::gather(cx, n, o),
         Op::EngramInject(o) => engram::inject(cx, n, o),

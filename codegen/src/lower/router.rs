@@ -83,6 +83,30 @@ fn weigh(b: &mut Builder, scores: &Line, ids: &Row, weights: &Row, k: u64, norm:
     });
 }
 
+/// Numbers of the experts that this rank holds.
+pub fn local(cx: &mut Cx<'_>, n: &Node) -> Result<(), LowerError> {
+    let (ids, map, out) = (cx.input(n, 0)?, cx.input(n, 1)?, cx.output(n, 0)?);
+    let (k, experts) = (ids.row_channels(), map.row_channels());
+    cx.rows(|b, at| {
+        let (ids, out) = (ids.row(b, at), out.row(b, at));
+        let zero = b.int(0);
+        let map = map.line(b, zero);
+        let count = b.int(k);
+        b.lanes(count, |b, j| {
+            let id = ids.load(b, j);
+            let (zero, end, none) = (b.int(0), b.int(experts), b.int(-1));
+            let (from, to) = (b.cmp(Cmp::Ge, id, zero), b.cmp(Cmp::Lt, id, end));
+            let inside = b.and(from, to);
+            // The table is read at 0 for an id that it does not have.
+            let at = b.select(inside, id, zero);
+            let local = map.load(b, at);
+            let local = b.select(inside, local, none);
+            out.store(b, j, local);
+        });
+    });
+    Ok(())
+}
+
 /// Experts by token id.
 pub fn hash(cx: &mut Cx<'_>, n: &Node, o: &RouterHash) -> Result<(), LowerError> {
     let (z, table, steps) = (cx.input(n, 0)?, cx.input(n, 1)?, cx.input(n, 2)?);

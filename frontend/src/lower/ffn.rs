@@ -4,7 +4,7 @@ use super::attention::{shard_inner, shard_outer};
 use super::{Lowerer, Made};
 use crate::spec::{Ffn, Moe};
 use dsc_ir::dtype::DType;
-use dsc_ir::graph::{Shard, TypeError, ValueId};
+use dsc_ir::graph::{Def, Shard, TensorType, TypeError, ValueId, WeightSource};
 use dsc_ir::op;
 
 impl Lowerer<'_> {
@@ -58,8 +58,9 @@ impl Lowerer<'_> {
         let spec = self.spec;
         let (ids, weights) = self.router(l, m, v)?;
         let (d, inner) = (spec.hidden_size, m.moe_intermediate_size);
-        let ep = spec.parallel.ep;
+        let (tp, ep) = (spec.parallel.tp, spec.parallel.ep);
         let experts = m.n_routed_experts / ep;
+        let ids = self.local_experts(m, ids)?;
         let dtype = DType::Weight(spec.weights.experts);
         let expert = |b: &mut Self, w: &str, n: u64, k: u64| {
             b.weight(&format!("ffn.experts.{{e}}.{w}"), dtype, &[experts, n, k], shard_outer(ep))
@@ -72,12 +73,38 @@ impl Lowerer<'_> {
         let glu = op::SwiGlu { limit: m.swiglu_limit, weighted: true };
         let h = self.float(glu, &[g, u, weights], "ffn.h")?;
         let y = self.float(op::ExpertLinear {}, &[h, ids, w2], "ffn.expert_y")?;
-        let mut operands = vec![y, ids];
-        let shared = m.n_shared_experts > 0;
-        if shared {
-            operands.push(self.swiglu(v, "ffn.shared_experts", inner * m.n_shared_experts, m.swiglu_limit)?);
+        let shared = match m.n_shared_experts {
+            0 => None,
+            n => Some(self.swiglu(v, "ffn.shared_experts", inner * n, m.swiglu_limit)?),
+        };
+        let Some(shared) = shared.filter(|_| tp != ep) else {
+            let operands: Vec<ValueId> = [y, ids].into_iter().chain(shared).collect();
+            let y = self.float(op::ExpertSum { shared: shared.is_some() }, &operands, "ffn.y")?;
+            return self.reduce(y, ep, "ffn.y.reduced");
+        };
+        // Parts that are split over other groups are summed over their own.
+        let routed = self.float(op::ExpertSum { shared: false }, &[y, ids], "ffn.routed")?;
+        let routed = self.reduce(routed, ep, "ffn.routed.reduced")?;
+        let shared = self.reduce(shared, tp, "ffn.shared.reduced")?;
+        self.float(op::Add {}, &[routed, shared], "ffn.y")
+    }
+
+    /// The chosen experts that this rank holds, by its own numbers.
+    fn local_experts(&mut self, m: &Moe, ids: ValueId) -> Made {
+        if self.spec.parallel.ep <= 1 {
+            return Ok(ids);
         }
-        let y = self.float(op::ExpertSum { shared }, &operands, "ffn.y")?;
-        self.reduce(y, spec.parallel.tp.max(ep), "ffn.y.reduced")
+        // The runtime fills it in for each rank.
+        let layer = self.layer.take();
+        let map = self.weights.get(&("experts.local".to_string(), None)).copied();
+        let map = map.unwrap_or_else(|| {
+            let source = WeightSource { tensor: "@experts.local".into(), shard: Shard::None };
+            let ty = TensorType::new(DType::I32, [m.n_routed_experts.into()]);
+            let map = self.graph.add_value("experts.local", None, ty, Def::Weight(source));
+            self.weights.insert(("experts.local".to_string(), None), map);
+            map
+        });
+        self.layer = layer;
+        self.one(op::LocalExperts {}, &[ids, map], "ffn.local_experts", DType::I32)
     }
 }

@@ -37,16 +37,15 @@ pub(super) fn group_linear(cx: &Cx<'_>, op: &GroupLinear) -> Results {
     cx.one(out)
 }
 
-/// Places `(t * k + j)` of each expert, in ascending expert id.
-fn by_expert(ids: &[i32], experts: usize) -> Result<BTreeMap<usize, Vec<usize>>, InterpError> {
+/// Places `(t * k + j)` of each expert, in ascending expert id; those of no expert are left out.
+fn by_expert(ids: &[i32], experts: usize) -> BTreeMap<usize, Vec<usize>> {
     let mut places: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for (place, id) in ids.iter().enumerate() {
-        match usize::try_from(*id) {
-            Ok(e) if e < experts => places.entry(e).or_default().push(place),
-            _ => return Err(InterpError::new(format!("expert {id} is outside the {experts} experts"))),
+        if let Some(e) = usize::try_from(*id).ok().filter(|e| *e < experts) {
+            places.entry(e).or_default().push(place);
         }
     }
-    Ok(places)
+    places
 }
 
 pub(super) fn expert_linear(cx: &Cx<'_>) -> Results {
@@ -59,7 +58,7 @@ pub(super) fn expert_linear(cx: &Cx<'_>) -> Results {
         let w = cx.input(i)?.rows()?;
         let n = cx.dim(i, 1);
         let mut out = cx.buffer::<f32>(i - 2)?;
-        for (expert, places) in by_expert(ids, cx.dim(i, 0))? {
+        for (expert, places) in by_expert(ids, cx.dim(i, 0)) {
             let matrix = w.read_many(expert * n, n)?;
             for place in places {
                 let x = row(&x, place / shared, c);

@@ -179,6 +179,7 @@ fn eval(op: &Op, cx: &Cx<'_>) -> Result<Vec<Array>, InterpError> {
         Op::SparseAttention(o) => attention::sparse_attention(cx, o),
         Op::RouterTopK(o) => moe::router_top_k(cx, o),
         Op::RouterHash(o) => moe::router_hash(cx, o),
+        Op::LocalExperts(_) => moe::local_experts(cx),
         Op::SwiGlu(o) => moe::swiglu(cx, o),
         Op::ExpertSum(o) => moe::expert_sum(cx, o),
         Op::EngramHash(o) => engram::hash(cx, o),
@@ -221,12 +222,18 @@ fn context<'v>(graph: &Graph, env: &Env, node: &Node, ranks: &'v [Values]) -> Re
 fn eval_ranks(graph: &Graph, env: &Env, node: &Node, ranks: &[Values]) -> Result<Vec<Vec<Array>>, InterpError> {
     let contexts = context(graph, env, node, ranks)?;
     if let Op::AllReduce(o) = &node.op {
-        if o.ranks != ranks.len() as u64 {
-            return Err(InterpError::new(format!("sums over {} ranks, {} are evaluated", o.ranks, ranks.len())));
+        let group = usize::try_from(o.ranks).unwrap_or(0).max(1);
+        if !ranks.len().is_multiple_of(group) {
+            return Err(InterpError::new(format!("sums over {group} ranks, {} are evaluated", ranks.len())));
         }
-        let outputs = contexts.first().map(|c| c.outputs.clone()).unwrap_or_default();
-        let sum = eval(&node.op, &Cx { inputs: contexts.iter().flat_map(|c| c.inputs.clone()).collect(), outputs })?;
-        return Ok(vec![sum; ranks.len()]);
+        let mut results = Vec::with_capacity(ranks.len());
+        for members in contexts.chunks(group) {
+            let outputs = members.first().map(|c| c.outputs.clone()).unwrap_or_default();
+            let inputs = members.iter().flat_map(|c| c.inputs.clone()).collect();
+            let sum = eval(&node.op, &Cx { inputs, outputs })?;
+            results.extend(std::iter::repeat_n(sum, group));
+        }
+        return Ok(results);
     }
     contexts.iter().map(|cx| eval(&node.op, cx)).collect()
 }

@@ -58,6 +58,12 @@ pub(super) fn router_hash(cx: &Cx<'_>, op: &RouterHash) -> Results {
     Ok(vec![cx.int_output(0, ids), cx.output(1, w)?])
 }
 
+pub(super) fn local_experts(cx: &Cx<'_>) -> Results {
+    let (ids, map) = (cx.ints(0)?, cx.ints(1)?);
+    let local = |id: &i32| usize::try_from(*id).ok().and_then(|e| map.get(e)).copied().unwrap_or(-1);
+    Ok(vec![cx.int_output(0, ids.iter().map(local).collect())])
+}
+
 pub(super) fn swiglu(cx: &Cx<'_>, op: &SwiGlu) -> Results {
     let (g, u, c) = (cx.floats(0)?, cx.floats(1)?, cx.channels(0).max(1));
     let w = if op.weighted { Some(cx.floats(2)?) } else { None };

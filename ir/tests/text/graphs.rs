@@ -167,12 +167,14 @@ impl Growing {
         let bias = self.weight(DType::F32, &[64], layer, name, Shard::None);
         let router = op::RouterTopK { k, norm: true, scale, image_bias: false };
         let chosen = self.add(router, layer, &[row, bias, self.step], name, &[DType::I32, DType::F32]);
+        let map = self.weight(DType::I32, &[64], layer, name, Shard::None);
+        let local = self.add(op::LocalExperts {}, layer, &[chosen[0], map], name, &[DType::I32])[0];
         let fp4 = DType::Weight(WeightFormat::Fp4);
         let w: Vec<_> = (0..2).map(|_| self.weight(fp4, &[64, 32, 64], layer, name, Shard::Outer(2))).collect();
-        let h = self.add(op::ExpertLinear {}, layer, &[row, chosen[0], w[0], w[1]], name, &[DType::F32; 2]);
+        let h = self.add(op::ExpertLinear {}, layer, &[row, local, w[0], w[1]], name, &[DType::F32; 2]);
         let act = op::SwiGlu { limit: scale, weighted: true };
         let h = self.add(act, layer, &[h[0], h[1], chosen[1]], name, &[DType::Bf16])[0];
-        self.add(op::ExpertSum { shared: false }, layer, &[h, chosen[0]], name, &[DType::F32]);
+        self.add(op::ExpertSum { shared: false }, layer, &[h, local], name, &[DType::F32]);
     }
 
     fn index(&mut self, row: ValueId, ratio: u32, scale: f32, layer: Option<u32>, name: &str) {

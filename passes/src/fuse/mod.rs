@@ -176,7 +176,8 @@ fn fuse_epilogues(c: &mut Clusters<'_>, target: &Target, r: &mut Remarks) {
 /// Whether a routing is cheaper as a finish by the last block than as a launch of its own.
 fn small_finish(c: &Clusters<'_>, g: Group, target: &Target) -> Option<String> {
     let nodes = c.nodes(g);
-    if !nodes.iter().all(|n| matches!(c.graph.node(*n).op, Op::RouterTopK(_) | Op::RouterHash(_))) {
+    if !nodes.iter().all(|n| matches!(c.graph.node(*n).op, Op::RouterTopK(_) | Op::RouterHash(_) | Op::LocalExperts(_)))
+    {
         return None;
     }
     let machine = &target.machine;

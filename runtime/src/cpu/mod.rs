@@ -5,13 +5,14 @@
 
 mod jit;
 mod lent;
+mod ranks;
 
 use crate::bundle::Bundle;
 use crate::executor::{self, Capacity, Device, DeviceError, ProbeValue, StepInput, StepOutput};
 use crate::memory::Bytes;
 use crate::weights::WeightStore;
 use dsc_ir::expr::{Env, Expr};
-use dsc_ir::manifest::{CpuCode, KernelEntry, Manifest, ProbeEntry, ScheduleEntry, tensor_type};
+use dsc_ir::manifest::{CpuCode, KernelEntry, LaunchEntry, Manifest, ProbeEntry, ScheduleEntry, tensor_type};
 use dsc_ir::schedule::{Arg, Phase};
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
@@ -126,11 +127,18 @@ impl Kernels {
     }
 }
 
-/// A model on the CPU.
+/// A model on the CPU: all of its ranks, which run in turn.
 pub struct CpuDevice {
     kernels: Kernels,
     manifest: Manifest,
     capacity: Capacity,
+    /// By kernel: ranks that a sum between ranks adds up.
+    sums: Vec<Option<usize>>,
+    ranks: Vec<Rank>,
+}
+
+/// What one rank of the model holds.
+struct Rank {
     weights: Vec<Bytes>,
     states: Vec<Bytes>,
     slots: Vec<Bytes>,
@@ -149,29 +157,74 @@ impl CpuDevice {
     ) -> Result<CpuDevice, DeviceError> {
         let manifest = bundle.manifest.clone();
         let used = used_kernels(&manifest);
-        if let Some((_, k)) = manifest.kernels.iter().enumerate().find(|(i, k)| used[*i] && k.cpu.is_none()) {
+        let sums = ranks::groups(bundle)?;
+        let lacks_code = |(i, k): &(usize, &KernelEntry)| used[*i] && k.cpu.is_none() && sums[*i].is_none();
+        if let Some((_, k)) = manifest.kernels.iter().enumerate().find(lacks_code) {
             return Err(DeviceError::Unsupported(format!("kernel `{}` has no CPU code in this bundle", k.name)));
         }
         let kernels = Kernels::compile(bundle, threads, |i| used[i])?;
-        let weights = manifest.weights.iter().map(|w| store.load(w)).collect::<Result<_, _>>()?;
         let env =
             Env { n_tokens: 0, n_seqs: capacity.n_seqs, n_context: capacity.n_context, n_out_rows: 0, n_tail_rows: 0 };
         let state = |s: &dsc_ir::manifest::State| Bytes::zeroed(tensor_type(s.dtype, &s.shape).bytes().eval(&env));
-        let states = manifest.states.iter().map(state).collect::<Result<_, _>>()?;
-        Ok(CpuDevice { kernels, manifest, capacity, weights, states, slots: Vec::new() })
+        let n_ranks = manifest.model.tp.max(manifest.model.ep).max(1);
+        let mut all = Vec::new();
+        for rank in 0..n_ranks {
+            let weights = manifest.weights.iter().map(|w| store.load_rank(w, rank)).collect::<Result<_, _>>()?;
+            let states = manifest.states.iter().map(state).collect::<Result<_, _>>()?;
+            all.push(Rank { weights, states, slots: Vec::new() });
+        }
+        Ok(CpuDevice { kernels, manifest, capacity, sums, ranks: all })
     }
 
     /// Makes every slot at least as large as this step needs.
     fn reserve(&mut self, phase: Phase, env: &Env) -> Result<(), DeviceError> {
         let bytes = executor::slot_bytes(executor::schedule(&self.manifest, phase)?, env);
-        for (i, need) in bytes.into_iter().enumerate() {
-            match self.slots.get_mut(i) {
-                Some(slot) if slot.len() as u64 >= need => {}
-                Some(slot) => *slot = Bytes::zeroed(need)?,
-                None => self.slots.push(Bytes::zeroed(need)?),
+        for slots in self.ranks.iter_mut().map(|r| &mut r.slots) {
+            for (i, need) in bytes.iter().enumerate() {
+                match slots.get_mut(i) {
+                    Some(slot) if slot.len() as u64 >= *need => {}
+                    Some(slot) => *slot = Bytes::zeroed(*need)?,
+                    None => slots.push(Bytes::zeroed(*need)?),
+                }
             }
         }
         Ok(())
+    }
+}
+
+impl Rank {
+    /// Where the launches of this rank find their operands.
+    fn bind(&mut self, schedule: &ScheduleEntry, inputs: &mut Inputs) -> Bindings {
+        let slots: Vec<*mut u8> = self.slots.iter_mut().map(Bytes::as_mut_ptr).collect();
+        Bindings {
+            buffers: schedule.buffers.iter().map(|b| slots[b.slot as usize]).collect(),
+            weights: self.weights.iter_mut().map(Bytes::as_mut_ptr).collect(),
+            states: self.states.iter_mut().map(Bytes::as_mut_ptr).collect(),
+            step: inputs.step.as_mut_ptr(),
+            out_rows: inputs.out_rows.as_mut_ptr(),
+            tail_rows: inputs.tail_rows.as_mut_ptr(),
+            tail_step: inputs.tail_step.as_mut_ptr(),
+        }
+    }
+}
+
+/// Inputs of a step, which all ranks read.
+struct Inputs {
+    step: Bytes,
+    out_rows: Bytes,
+    tail_rows: Bytes,
+    tail_step: Bytes,
+}
+
+impl Inputs {
+    fn new(input: &StepInput<'_>) -> Result<Inputs, DeviceError> {
+        let copy = |cells: &[i32]| Bytes::copy_of(bytemuck::cast_slice(cells));
+        Ok(Inputs {
+            step: copy(input.step)?,
+            out_rows: copy(input.out_rows)?,
+            tail_rows: copy(input.tail_rows)?,
+            tail_step: copy(&input.tail_step())?,
+        })
     }
 }
 
@@ -225,52 +278,97 @@ impl Device for CpuDevice {
         input.check(phase, &self.manifest.model, self.capacity)?;
         let env = input.env(self.capacity);
         self.reserve(phase, &env)?;
-        let mut step = Bytes::copy_of(bytemuck::cast_slice(input.step))?;
-        let mut out_rows = Bytes::copy_of(bytemuck::cast_slice(input.out_rows))?;
-        let mut tail_rows = Bytes::copy_of(bytemuck::cast_slice(input.tail_rows))?;
-        let mut tail_step = Bytes::copy_of(bytemuck::cast_slice(&input.tail_step()))?;
+        let mut inputs = Inputs::new(input)?;
         let schedule = executor::schedule(&self.manifest, phase)?;
-        let slots: Vec<*mut u8> = self.slots.iter_mut().map(Bytes::as_mut_ptr).collect();
-        let bindings = Bindings {
-            buffers: schedule.buffers.iter().map(|b| slots[b.slot as usize]).collect(),
-            weights: self.weights.iter_mut().map(Bytes::as_mut_ptr).collect(),
-            states: self.states.iter_mut().map(Bytes::as_mut_ptr).collect(),
-            step: step.as_mut_ptr(),
-            out_rows: out_rows.as_mut_ptr(),
-            tail_rows: tail_rows.as_mut_ptr(),
-            tail_step: tail_step.as_mut_ptr(),
-        };
-        let kernels = &self.kernels;
-        kernels.pool.install(|| run_launches(kernels, schedule, &bindings, &env, input.probes))
+        let ranks: Vec<Bindings> = self.ranks.iter_mut().map(|r| r.bind(schedule, &mut inputs)).collect();
+        let run = Run { kernels: &self.kernels, sums: &self.sums, schedule, ranks: &ranks, env: &env };
+        self.kernels.pool.install(|| run.launches(input.probes))
     }
 }
 
-fn run_launches(
-    kernels: &Kernels,
-    schedule: &ScheduleEntry,
-    bindings: &Bindings,
-    env: &Env,
-    probes: bool,
-) -> Result<StepOutput, DeviceError> {
-    let mut output = StepOutput::default();
-    for (i, launch) in schedule.launches.iter().enumerate() {
-        kernels.launch(launch.kernel as usize, &bindings.pointers(&launch.args), env)?;
-        for probe in schedule.probes.iter().filter(|p| p.after as usize == i) {
-            if probes || probe.name == executor::LOGITS {
-                output.push(read_probe(schedule, probe, bindings, env));
+/// One step under way.
+struct Run<'a> {
+    kernels: &'a Kernels,
+    sums: &'a [Option<usize>],
+    schedule: &'a ScheduleEntry,
+    ranks: &'a [Bindings],
+    env: &'a Env,
+}
+
+impl Run<'_> {
+    fn launches(&self, probes: bool) -> Result<StepOutput, DeviceError> {
+        let mut output = StepOutput::default();
+        for (i, launch) in self.schedule.launches.iter().enumerate() {
+            match self.sums[launch.kernel as usize] {
+                Some(group) => self.sum(launch, group)?,
+                None => self.ranks.iter().try_for_each(|rank| {
+                    self.kernels.launch(launch.kernel as usize, &rank.pointers(&launch.args), self.env)
+                })?,
+            }
+            for probe in self.schedule.probes.iter().filter(|p| p.after as usize == i) {
+                // Values of interest are the same on every rank.
+                if let Some(rank) = self.ranks.first().filter(|_| probes || probe.name == executor::LOGITS) {
+                    output.push(read_probe(self.schedule, probe, rank, self.env));
+                }
             }
         }
+        Ok(output)
     }
-    Ok(output)
+
+    /// A sum between the ranks of each group.
+    fn sum(&self, launch: &LaunchEntry, group: usize) -> Result<(), DeviceError> {
+        let [Arg::Buffer(from), Arg::Buffer(to)] = launch.args[..] else {
+            return Err(DeviceError::Unsupported("a sum between ranks takes a buffer to a buffer".into()));
+        };
+        if !self.ranks.len().is_multiple_of(group) {
+            return Err(DeviceError::Unsupported(format!("{} ranks make no groups of {group}", self.ranks.len())));
+        }
+        let dtype = self.schedule.buffers[from as usize].dtype;
+        for members in self.ranks.chunks(group) {
+            let parts: Vec<&[u8]> = members.iter().map(|r| r.contents(self.schedule, from, self.env)).collect();
+            let total = ranks::sum(&parts, dtype);
+            for rank in members {
+                rank.fill(self.schedule, to, self.env, &total)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Bindings {
+    fn buffer_bytes(schedule: &ScheduleEntry, buffer: u32, env: &Env) -> usize {
+        let b = &schedule.buffers[buffer as usize];
+        tensor_type(b.dtype, &b.shape).bytes().eval(env) as usize
+    }
+
+    /// What a buffer holds.
+    fn contents(&self, schedule: &ScheduleEntry, buffer: u32, env: &Env) -> &[u8] {
+        let n = Bindings::buffer_bytes(schedule, buffer, env);
+        // SAFETY: the slot has room for each of its buffers in this environment (`reserve`), and no launch is running.
+        #[allow(unsafe_code)] // reading kernel memory
+        unsafe {
+            std::slice::from_raw_parts(self.buffers[buffer as usize].cast_const(), n)
+        }
+    }
+
+    /// Replaces what a buffer holds.
+    fn fill(&self, schedule: &ScheduleEntry, buffer: u32, env: &Env, bytes: &[u8]) -> Result<(), DeviceError> {
+        let n = Bindings::buffer_bytes(schedule, buffer, env);
+        if n != bytes.len() {
+            return Err(DeviceError::Unsupported(format!("a sum of {} bytes for a buffer of {n}", bytes.len())));
+        }
+        // SAFETY: as for `contents`; nothing refers to the buffer while this runs, since `bytes` is memory of its own.
+        #[allow(unsafe_code)] // writing kernel memory
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.buffers[buffer as usize], n);
+        }
+        Ok(())
+    }
 }
 
 fn read_probe(schedule: &ScheduleEntry, probe: &ProbeEntry, bindings: &Bindings, env: &Env) -> ProbeValue {
     let buffer = &schedule.buffers[probe.buffer as usize];
-    let ty = tensor_type(buffer.dtype, &buffer.shape);
-    let n = ty.bytes().eval(env) as usize;
-    // SAFETY: the slot has room for each of its buffers in this environment (`reserve`), and no launch is running.
-    #[allow(unsafe_code)] // reading kernel memory
-    let bytes = unsafe { std::slice::from_raw_parts(bindings.buffers[probe.buffer as usize].cast_const(), n) }.to_vec();
+    let bytes = bindings.contents(schedule, probe.buffer, env).to_vec();
     let shape = buffer.shape.iter().map(|e| e.eval(env) as usize).collect();
     ProbeValue { name: probe.name.clone(), layer: probe.layer, dtype: buffer.dtype, shape, bytes }
 }

@@ -4,6 +4,7 @@ mod engram;
 mod names;
 mod pack;
 pub(crate) mod random;
+mod shard;
 
 pub use engram::EngramTables;
 
@@ -96,6 +97,8 @@ pub struct WeightStore {
     tables: Option<EngramTables>,
     compressed_vocab: u64,
     experts: BTreeMap<Option<u32>, u64>,
+    /// Ranks that experts are split over.
+    expert_ranks: u64,
     used: BTreeSet<String>,
 }
 
@@ -121,8 +124,10 @@ impl WeightStore {
         };
         let compressed_vocab = info.map_or(1, |i| i.compressed_vocab_size);
         let experts = manifest.weights.iter().filter(|w| w.tensor.contains("{e}"));
-        let experts = experts.filter_map(|w| Some((w.layer, *w.shape.first()?))).collect();
-        Ok(WeightStore { source, tables, compressed_vocab, experts, used: BTreeSet::new() })
+        let expert_ranks = manifest.model.ep.max(1);
+        let all = |w: &Weight| Some((w.layer, w.shape.first()?.saturating_mul(expert_ranks)));
+        let experts = experts.filter_map(all).collect();
+        Ok(WeightStore { source, tables, compressed_vocab, experts, expert_ranks, used: BTreeSet::new() })
     }
 
     /// A weight, packed.
