@@ -11,7 +11,7 @@ use crate::executor::{self, Capacity, Device, DeviceError, ProbeValue, StepInput
 use crate::memory::Bytes;
 use crate::weights::WeightStore;
 use dsc_ir::expr::{Env, Expr};
-use dsc_ir::manifest::{CpuCode, KernelEntry, Manifest, ProbeEntry, ScheduleEntry, tensor_type};
+use dsc_ir::manifest::{CpuCode, KernelEntry, LaunchEntry, Manifest, ProbeEntry, ScheduleEntry, tensor_type};
 use dsc_ir::schedule::{Arg, Phase};
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
@@ -134,6 +134,7 @@ pub struct CpuDevice {
     weights: Vec<Bytes>,
     states: Vec<Bytes>,
     slots: Vec<Bytes>,
+    begun: Option<Begun>,
 }
 
 impl CpuDevice {
@@ -158,7 +159,7 @@ impl CpuDevice {
             Env { n_tokens: 0, n_seqs: capacity.n_seqs, n_context: capacity.n_context, n_out_rows: 0, n_tail_rows: 0 };
         let state = |s: &dsc_ir::manifest::State| Bytes::zeroed(tensor_type(s.dtype, &s.shape).bytes().eval(&env));
         let states = manifest.states.iter().map(state).collect::<Result<_, _>>()?;
-        Ok(CpuDevice { kernels, manifest, capacity, weights, states, slots: Vec::new() })
+        Ok(CpuDevice { kernels, manifest, capacity, weights, states, slots: Vec::new(), begun: None })
     }
 
     /// Makes every slot at least as large as this step needs.
@@ -184,6 +185,35 @@ fn used_kernels(manifest: &Manifest) -> Vec<bool> {
         }
     }
     used
+}
+
+/// Tables of a step.
+struct Inputs {
+    step: Bytes,
+    out_rows: Bytes,
+    tail_rows: Bytes,
+    tail_step: Bytes,
+}
+
+impl Inputs {
+    fn of(input: &StepInput<'_>) -> Result<Inputs, DeviceError> {
+        let copy = |table: &[i32]| Bytes::copy_of(bytemuck::cast_slice(table));
+        Ok(Inputs {
+            step: copy(input.step)?,
+            out_rows: copy(input.out_rows)?,
+            tail_rows: copy(input.tail_rows)?,
+            tail_step: copy(&input.tail_step())?,
+        })
+    }
+
+    fn get_mut(&mut self, name: &str) -> &mut Bytes {
+        match name {
+            "out_rows" => &mut self.out_rows,
+            "tail_rows" => &mut self.tail_rows,
+            "tail_step" => &mut self.tail_step,
+            _ => &mut self.step,
+        }
+    }
 }
 
 /// Addresses of everything that launches are bound to.
@@ -220,29 +250,86 @@ unsafe impl Sync for Bindings {}
 #[allow(unsafe_code)] // as above
 unsafe impl Send for Bindings {}
 
+impl CpuDevice {
+    fn bindings(&mut self, phase: Phase, inputs: &mut Inputs) -> Result<Bindings, DeviceError> {
+        let schedule = executor::schedule(&self.manifest, phase)?;
+        let slots: Vec<*mut u8> = self.slots.iter_mut().map(Bytes::as_mut_ptr).collect();
+        Ok(Bindings {
+            buffers: schedule.buffers.iter().map(|b| slots[b.slot as usize]).collect(),
+            weights: self.weights.iter_mut().map(Bytes::as_mut_ptr).collect(),
+            states: self.states.iter_mut().map(Bytes::as_mut_ptr).collect(),
+            step: inputs.step.as_mut_ptr(),
+            out_rows: inputs.out_rows.as_mut_ptr(),
+            tail_rows: inputs.tail_rows.as_mut_ptr(),
+            tail_step: inputs.tail_step.as_mut_ptr(),
+        })
+    }
+
+    fn launch_of(&self, launch: usize) -> Result<(&ScheduleEntry, &LaunchEntry), DeviceError> {
+        let phase = self.begun.as_ref().map(|b| b.phase);
+        executor::begun(phase, launch, |phase| executor::schedule(&self.manifest, phase))
+    }
+}
+
+/// A step that is run launch by launch.
+struct Begun {
+    phase: Phase,
+    env: Env,
+    inputs: Inputs,
+}
+
 impl Device for CpuDevice {
     fn run_step(&mut self, phase: Phase, input: &StepInput<'_>) -> Result<StepOutput, DeviceError> {
         input.check(phase, &self.manifest.model, self.capacity)?;
         let env = input.env(self.capacity);
         self.reserve(phase, &env)?;
-        let mut step = Bytes::copy_of(bytemuck::cast_slice(input.step))?;
-        let mut out_rows = Bytes::copy_of(bytemuck::cast_slice(input.out_rows))?;
-        let mut tail_rows = Bytes::copy_of(bytemuck::cast_slice(input.tail_rows))?;
-        let mut tail_step = Bytes::copy_of(bytemuck::cast_slice(&input.tail_step()))?;
+        self.begun = None;
+        let mut inputs = Inputs::of(input)?;
+        let bindings = self.bindings(phase, &mut inputs)?;
         let schedule = executor::schedule(&self.manifest, phase)?;
-        let slots: Vec<*mut u8> = self.slots.iter_mut().map(Bytes::as_mut_ptr).collect();
-        let bindings = Bindings {
-            buffers: schedule.buffers.iter().map(|b| slots[b.slot as usize]).collect(),
-            weights: self.weights.iter_mut().map(Bytes::as_mut_ptr).collect(),
-            states: self.states.iter_mut().map(Bytes::as_mut_ptr).collect(),
-            step: step.as_mut_ptr(),
-            out_rows: out_rows.as_mut_ptr(),
-            tail_rows: tail_rows.as_mut_ptr(),
-            tail_step: tail_step.as_mut_ptr(),
-        };
         let kernels = &self.kernels;
         kernels.pool.install(|| run_launches(kernels, schedule, &bindings, &env, input.probes))
     }
+
+    fn begin_step(&mut self, phase: Phase, input: &StepInput<'_>) -> Result<(Env, Vec<LaunchEntry>), DeviceError> {
+        input.check(phase, &self.manifest.model, self.capacity)?;
+        let env = input.env(self.capacity);
+        self.reserve(phase, &env)?;
+        self.begun = Some(Begun { phase, env, inputs: Inputs::of(input)? });
+        Ok((env, executor::schedule(&self.manifest, phase)?.launches.clone()))
+    }
+
+    fn read_arg(&mut self, launch: usize, arg: usize) -> Result<Bytes, DeviceError> {
+        let (schedule, launch) = self.launch_of(launch)?;
+        let env = self.begun.as_ref().map(|b| b.env).ok_or_else(no_step)?;
+        let bytes = executor::arg_bytes(&self.manifest, launch, arg, &env)? as usize;
+        let arg = match launch.args[arg].clone() {
+            Arg::Buffer(b) => Arg::Buffer(schedule.buffers[b as usize].slot),
+            other => other,
+        };
+        let block = match arg {
+            Arg::Buffer(slot) => &mut self.slots[slot as usize],
+            Arg::Weight(w) => &mut self.weights[w as usize],
+            Arg::State(s) => &mut self.states[s as usize],
+            Arg::Input(name) => self.begun.as_mut().ok_or_else(no_step)?.inputs.get_mut(&name),
+        };
+        Ok(Bytes::copy_of(&block.as_ref()[..bytes])?)
+    }
+
+    fn run_launch(&mut self, launch: usize) -> Result<(), DeviceError> {
+        let entry = self.launch_of(launch)?.1.clone();
+        let mut begun = self.begun.take().ok_or_else(no_step)?;
+        let bindings = self.bindings(begun.phase, &mut begun.inputs)?;
+        let kernels = &self.kernels;
+        let pointers = bindings.pointers(&entry.args);
+        let ran = kernels.pool.install(|| kernels.launch(entry.kernel as usize, &pointers, &begun.env));
+        self.begun = Some(begun);
+        ran
+    }
+}
+
+fn no_step() -> DeviceError {
+    DeviceError::Step("no step was begun".into())
 }
 
 fn run_launches(
