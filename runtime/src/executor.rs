@@ -3,11 +3,11 @@
 //! Both devices share this door and the checks behind it; how a launch runs is each device's own.
 
 use crate::bundle::Bundle;
-use crate::memory::OutOfMemory;
+use crate::memory::{Bytes, OutOfMemory};
 use crate::weights::{WeightError, WeightStore};
 use dsc_ir::dtype::DType;
 use dsc_ir::expr::Env;
-use dsc_ir::manifest::{Manifest, Model, ScheduleEntry, tensor_type};
+use dsc_ir::manifest::{LaunchEntry, Manifest, Model, ScheduleEntry, tensor_type};
 use dsc_ir::op::step;
 use dsc_ir::schedule::Phase;
 
@@ -57,6 +57,36 @@ pub struct Capacity {
     pub n_seqs: u64,
     /// Positions of each.
     pub n_context: u64,
+}
+
+/// How a GPU is used. The CPU has no use for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GpuOptions {
+    /// Whether a decode step that comes again is recorded as a graph and replayed.
+    pub graphs: bool,
+    /// Wait after every launch, so that a failure is put down to the right kernel.
+    pub check_launches: bool,
+    /// Take the code for this target, not the best that the device runs.
+    pub target: Option<String>,
+    /// Where tables of packed rows (the n-gram memory) live.
+    pub engram_memory: EngramMemory,
+}
+
+impl Default for GpuOptions {
+    fn default() -> GpuOptions {
+        GpuOptions { graphs: true, check_launches: false, target: None, engram_memory: EngramMemory::Auto }
+    }
+}
+
+/// Where tables of packed rows live that a step reads few rows of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EngramMemory {
+    /// On the device where they fit beside everything else, on the host otherwise.
+    Auto,
+    /// In the GPU's memory.
+    Device,
+    /// In page-locked memory of the host, which kernels read over the bus.
+    Host,
 }
 
 /// One step: rows of tokens and which of them need logits.
@@ -238,12 +268,54 @@ impl StepOutput {
 pub const LOGITS: &str = "logits";
 
 /// A device with a model's weights and states on it.
+///
+/// [`Device::run_step`] is the ordinary way. The other three run a step launch by launch, so that a caller can look at
+/// what each launch reads and writes.
 pub trait Device: Send {
     /// Runs one step. States advance; everything else of a step is gone after it.
     ///
     /// # Errors
     /// A step that does not fit, or a device that fails.
     fn run_step(&mut self, phase: Phase, input: &StepInput<'_>) -> Result<StepOutput, DeviceError>;
+
+    /// Makes a step ready to be run launch by launch, and says which launches it has.
+    ///
+    /// # Errors
+    /// A step that does not fit, or a device that fails.
+    fn begin_step(&mut self, phase: Phase, input: &StepInput<'_>) -> Result<(Env, Vec<LaunchEntry>), DeviceError>;
+
+    /// Contents of one argument of a launch of the step that was begun, as they are now.
+    ///
+    /// # Errors
+    /// No such argument, no step, or a device that fails.
+    fn read_arg(&mut self, launch: usize, arg: usize) -> Result<Bytes, DeviceError>;
+
+    /// Runs one launch of the step that was begun. States advance when the launches run that write them.
+    ///
+    /// # Errors
+    /// No such launch, no step, or a device that fails.
+    fn run_launch(&mut self, launch: usize) -> Result<(), DeviceError>;
+}
+
+/// The step that was begun, and the launch of it.
+pub(crate) fn begun<'s>(
+    begun: Option<Phase>,
+    launch: usize,
+    schedule: impl Fn(Phase) -> Result<&'s ScheduleEntry, DeviceError>,
+) -> Result<(&'s ScheduleEntry, &'s LaunchEntry), DeviceError> {
+    let phase = begun.ok_or_else(|| DeviceError::Step("no step was begun".into()))?;
+    let schedule = schedule(phase)?;
+    let launch = schedule.launches.get(launch);
+    let launch = launch.ok_or_else(|| DeviceError::Step(format!("the step has {} launches", schedule.launches.len())));
+    Ok((schedule, launch?))
+}
+
+/// Bytes of each parameter of a launch.
+pub(crate) fn arg_bytes(manifest: &Manifest, launch: &LaunchEntry, arg: usize, env: &Env) -> Result<u64, DeviceError> {
+    let entry = &manifest.kernels[launch.kernel as usize];
+    let p = entry.params.get(arg);
+    let p = p.ok_or_else(|| DeviceError::Step(format!("`{}` has {} parameters", entry.name, entry.params.len())))?;
+    Ok(tensor_type(p.dtype, &p.shape).bytes().eval(env))
 }
 
 /// A device by name: `cpu`, `cuda:N`.
@@ -256,13 +328,14 @@ pub fn open(
     weights: &mut WeightStore,
     capacity: Capacity,
     threads: usize,
+    options: &GpuOptions,
 ) -> Result<Box<dyn Device>, DeviceError> {
     match name {
         "cpu" => Ok(Box::new(crate::cpu::CpuDevice::new(bundle, weights, capacity, threads)?)),
         _ => match name.strip_prefix("cuda:").or((name == "cuda").then_some("0")).map(str::parse) {
             Some(Ok(ordinal)) => {
                 one_rank(&bundle.manifest)?;
-                gpu(bundle, weights, capacity, ordinal)
+                gpu(bundle, weights, capacity, ordinal, options)
             }
             _ => Err(DeviceError::Unsupported(format!("there is no device `{name}`; there are `cpu` and `cuda:N`"))),
         },
@@ -275,12 +348,19 @@ fn gpu(
     weights: &mut WeightStore,
     capacity: Capacity,
     ordinal: usize,
+    options: &GpuOptions,
 ) -> Result<Box<dyn Device>, DeviceError> {
-    Ok(Box::new(crate::cuda::model::CudaDevice::new(bundle, weights, capacity, ordinal)?))
+    Ok(Box::new(crate::cuda::model::CudaDevice::new(bundle, weights, capacity, ordinal, options)?))
 }
 
 #[cfg(not(feature = "cuda"))]
-fn gpu(_: &Bundle, _: &mut WeightStore, _: Capacity, ordinal: usize) -> Result<Box<dyn Device>, DeviceError> {
+fn gpu(
+    _: &Bundle,
+    _: &mut WeightStore,
+    _: Capacity,
+    ordinal: usize,
+    _: &GpuOptions,
+) -> Result<Box<dyn Device>, DeviceError> {
     Err(DeviceError::Machine(format!("this program was built without the feature `cuda`, so not for cuda:{ordinal}")))
 }
 

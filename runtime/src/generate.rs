@@ -69,16 +69,54 @@ pub fn generate(model: &mut Model, request: &Request) -> Result<Vec<Generation>,
     Ok(all)
 }
 
+/// Runs everything before a step of a phase, and gives that step: the last of prompt 0's prefill, or the first decode
+/// step of all sequences.
+///
+/// # Errors
+/// As [`generate`], or a prompt that is empty.
+pub fn before(model: &mut Model, request: &Request, phase: Phase) -> Result<StepTable, DeviceError> {
+    let vocab = model.facts().vocab_size as usize;
+    let mut run = Run { model, request, vocab };
+    let mut table = StepTable::new();
+    if phase == Phase::Prefill {
+        let prompt = request.prompts.first().map_or(&[][..], Vec::as_slice);
+        let mut start = 0;
+        let pieces = run.pieces(prompt.len());
+        for (i, rows) in pieces.iter().enumerate() {
+            let ids = &prompt[start..start + rows];
+            table = StepTable::new();
+            if i + 1 == pieces.len() {
+                table.push(0, start, ids);
+            } else {
+                table.push_part(0, start, ids);
+                run.model.step(phase, &table, Want { rows: Rows::None, probes: false })?;
+            }
+            start += rows;
+        }
+        return Ok(table);
+    }
+    for seq in 0..request.prompts.len() {
+        let g = run.prefill(seq)?;
+        table.push(seq, request.prompts[seq].len(), &g.tokens);
+    }
+    Ok(table)
+}
+
 impl Run<'_> {
+    /// Rows of each prefill step of a prompt.
+    fn pieces(&self, len: usize) -> Vec<usize> {
+        let tail = self.model.facts().prefill_tail.map_or(0, |n| usize::try_from(n).unwrap_or(usize::MAX));
+        pieces(len, self.request.chunk.max(1), tail)
+    }
+
     fn prefill(&mut self, seq: usize) -> Result<Generation, DeviceError> {
         let began = Instant::now();
         let request = self.request;
         let prompt = &request.prompts[seq];
         let trace = request.trace.then(|| Trace::of_prompt(prompt.len()));
         let mut g = Generation { trace, ..Generation::default() };
-        let tail = self.model.facts().prefill_tail.map_or(0, |n| usize::try_from(n).unwrap_or(usize::MAX));
         let mut start = 0;
-        for rows in pieces(prompt.len(), request.chunk.max(1), tail) {
+        for rows in self.pieces(prompt.len()) {
             let ids = &prompt[start..start + rows];
             let last = start + rows == prompt.len();
             let wanted = match (request.trace, last) {

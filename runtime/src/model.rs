@@ -1,7 +1,7 @@
 //! A loaded model: a device with weights and states, and the step tables that drive it.
 
 use crate::bundle::Bundle;
-use crate::executor::{self, Capacity, Device, DeviceError, StepInput, StepOutput};
+use crate::executor::{self, Capacity, Device, DeviceError, GpuOptions, StepInput, StepOutput};
 use crate::weights::WeightStore;
 use dsc_ir::manifest::Model as Facts;
 use dsc_ir::op::step;
@@ -21,6 +21,8 @@ pub struct LoadOptions {
     pub threads: usize,
     /// Sequences and positions to make room for.
     pub capacity: Capacity,
+    /// How a GPU is used.
+    pub gpu: GpuOptions,
 }
 
 /// A model on a device.
@@ -50,7 +52,8 @@ impl Model {
         }
         let tables = options.engram_tables.as_deref();
         let mut store = WeightStore::open(&options.weights, tables, &bundle.manifest)?;
-        let device = executor::open(&options.device, bundle, &mut store, options.capacity, options.threads)?;
+        let LoadOptions { capacity, threads, gpu, .. } = options;
+        let device = executor::open(&options.device, bundle, &mut store, *capacity, *threads, gpu)?;
         let unused = store.unused().into_iter().map(String::from).collect();
         Ok(Model { device, facts, unused })
     }
@@ -70,6 +73,20 @@ impl Model {
     /// # Errors
     /// As [`Device::run_step`].
     pub fn step(&mut self, phase: Phase, table: &StepTable, want: Want) -> Result<StepOutput, DeviceError> {
+        self.with_input(phase, table, want, |device, input| device.run_step(phase, input))
+    }
+
+    /// The device and the input of a step, as [`Model::step`] would run it.
+    ///
+    /// # Errors
+    /// What `f` fails with, or a step that does not fit.
+    pub fn with_input<T>(
+        &mut self,
+        phase: Phase,
+        table: &StepTable,
+        want: Want,
+        f: impl FnOnce(&mut dyn Device, &StepInput<'_>) -> Result<T, DeviceError>,
+    ) -> Result<T, DeviceError> {
         let tail = self.facts.prefill_tail.filter(|_| phase == Phase::Prefill);
         let tail_rows = tail.map(|n| table.tail(n)).transpose()?;
         let out_rows = match (want.rows, &tail_rows) {
@@ -81,7 +98,7 @@ impl Model {
         };
         let tail_rows = tail_rows.as_deref().unwrap_or(&[]);
         let input = StepInput { step: &table.cells, tail_rows, out_rows: &out_rows, probes: want.probes };
-        self.device.run_step(phase, &input)
+        f(self.device.as_mut(), &input)
     }
 }
 

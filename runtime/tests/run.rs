@@ -116,6 +116,40 @@ fn dumps_have_every_position() {
     assert_eq!(data("p0.decode_tokens"), [4, 0, 0, 0, 5, 0, 0, 0]);
 }
 
+#[test]
+fn a_step_is_compared_launch_by_launch() {
+    let world = World::new(&common::bundle());
+    let step = |choice: &str, against: &str| {
+        let args = ["--prompt-ids", "3,1,5", "--chunk", "2", "--step", choice, "--step-against", against];
+        run(&world, &checkpoint(&world), &args)
+    };
+    for (choice, launches) in [("all", 3), ("prefill:all", 3), ("1", 1), ("prefill:2", 1)] {
+        for against in ["cpu", "interpreter"] {
+            let report = step(choice, against).unwrap();
+            assert_eq!((&report["failed"], report["launches"].as_array().unwrap().len()), (&0.into(), launches));
+            assert!(report["launches"][0]["values"].as_u64().unwrap() > 0);
+        }
+    }
+    assert_eq!(step("2", "cpu").unwrap()["launches"][0]["kernel"], "logits");
+    assert!(step("3", "cpu").unwrap_err().to_string().contains("there is no launch 3: the decode step has 3"));
+}
+
+#[test]
+fn a_step_names_the_first_kernel_that_differs() {
+    let mut files = common::contents();
+    // The ring is written one position late.
+    let wrong = common::REMEMBER
+        .replace("v12 = sload32 v11+4", "v300 = iconst.i64 1\n    v301 = sload32 v11+4\n    v12 = iadd v301, v300");
+    files.insert("kernels/remember.clif".into(), wrong.into_bytes());
+    let world = World::new(&common::seal(common::manifest(), files));
+    let args = ["--prompt-ids", "3,1,5", "--step", "all"];
+    let report = run(&world, &checkpoint(&world), &args).unwrap();
+    assert_eq!(report["failed"], 1);
+    let differs = |i: usize| report["launches"][i]["differs"].as_str();
+    assert_eq!((differs(0), differs(2)), (None, None));
+    assert!(differs(1).unwrap().contains("`ring`[0, 12]"), "{report}");
+}
+
 fn failure(world: &World, weights: &str, args: &[&str]) -> (u8, String) {
     let e = run(world, weights, args).unwrap_err();
     (e.exit_code(), e.to_string())

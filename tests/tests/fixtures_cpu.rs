@@ -32,6 +32,7 @@ fn run(case: &Case, sets: &[&str], chunk: usize) -> Vec<Generation> {
         device: "cpu".into(),
         threads: 2,
         capacity: Capacity { n_seqs: 3, n_context: 400 },
+        gpu: dsc_runtime::executor::GpuOptions::default(),
     };
     let mut model = Model::load(&bundle, &options).unwrap();
     let request = Request { prompts: prompts(case.folder), max_new_tokens: 16, stop_ids: vec![], chunk, trace: true };

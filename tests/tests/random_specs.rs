@@ -157,6 +157,7 @@ impl Loaded {
             device: "cpu".into(),
             threads: 1,
             capacity: Capacity { n_seqs, n_context: 64 },
+            gpu: dsc_runtime::executor::GpuOptions::default(),
         };
         Loaded { model: Model::load(&Bundle::load(&out).unwrap(), &options).unwrap(), next: 0 }
     }

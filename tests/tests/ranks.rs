@@ -28,6 +28,7 @@ fn logits(spec: &str, more: &[&str]) -> Vec<f32> {
         engram_tables: None,
         device: "cpu".into(),
         threads: 1,
+        gpu: dsc_runtime::executor::GpuOptions::default(),
         capacity: Capacity { n_seqs: 2, n_context: 64 },
     };
     let mut m = Model::load(&Bundle::load(&out).unwrap(), &options).unwrap();

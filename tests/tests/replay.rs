@@ -32,6 +32,7 @@ fn load(spec: &Spec, select: &Select, n_seqs: u64) -> Model {
         device: "cpu".into(),
         threads: 1,
         capacity: Capacity { n_seqs, n_context: CONTEXT as u64 },
+        gpu: dsc_runtime::executor::GpuOptions::default(),
     };
     Model::load(&Bundle::load(&out).unwrap(), &options).unwrap()
 }

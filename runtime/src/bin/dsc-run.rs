@@ -22,6 +22,8 @@ enum Command {
     Inspect(commands::InspectArgs),
     /// Checks a bundle's hashes, then every kernel against the interpreter
     Verify(commands::VerifyArgs),
+    /// Compares two dumps of one run on different devices
+    Compare(commands::CompareArgs),
     /// Runs stored kernel cases on the GPU
     #[cfg(feature = "cuda")]
     Conformance(commands::ConformanceArgs),
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
         Command::Run(args) => commands::run(args, &mut streams),
         Command::Inspect(args) => commands::inspect(args, &mut streams),
         Command::Verify(args) => commands::verify(args, &mut streams),
+        Command::Compare(args) => commands::compare(args, &mut streams),
         #[cfg(feature = "cuda")]
         Command::Conformance(args) => commands::conformance(args, &mut streams),
     };

@@ -60,14 +60,17 @@ fn contraction<'a>(op: &Op, input: &dyn Fn(usize) -> Option<&'a TensorType>) -> 
 pub(crate) struct Tally {
     pub values: u64,
     pub boundary: u64,
+    /// Largest difference of two floats.
+    pub worst: f64,
     /// The first boundary case, in words.
-    first: Option<String>,
+    pub first: Option<String>,
 }
 
 impl Tally {
     pub fn add(&mut self, other: &Tally) {
         self.values += other.values;
         self.boundary += other.boundary;
+        self.worst = self.worst.max(other.worst);
         self.first = self.first.take().or_else(|| other.first.clone());
     }
 
@@ -130,6 +133,7 @@ fn floats(rule: &Rule, name: &str, expected: &Array, a: &[f32], b: &[f32]) -> Re
             }
             let limit = ulp(expected.ty_dtype, *a) + rule.contraction * 2f64.powi(-22) * size;
             let d = (f64::from(*a) - f64::from(*b)).abs();
+            tally.worst = tally.worst.max(d);
             // Not `d > limit`: NaN and infinities must not pass.
             if a.is_finite() && d <= limit {
                 continue;

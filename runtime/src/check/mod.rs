@@ -6,6 +6,7 @@
 pub(crate) mod compare;
 pub(crate) mod inputs;
 mod recipe;
+pub mod walk;
 
 pub use recipe::Recipe;
 
@@ -142,17 +143,21 @@ impl Check<'_> {
     fn compare(&self, graph: &Graph, params: &[ValueId], values: &Values, blocks: &[Bytes]) -> Result<Tally, String> {
         let rule = compare::Rule::of(graph);
         let mut total = Tally::default();
-        for ((v, p), block) in params.iter().zip(&self.entry.params).zip(blocks) {
-            if !matches!(p.role.as_str(), "output" | "state_out") {
-                continue;
-            }
-            let expected = values.get(v).ok_or_else(|| format!("`{}` is not evaluated", p.name))?;
+        for (arg, v) in outputs(self.entry, params) {
+            let (p, block) = (&self.entry.params[arg], &blocks[arg]);
+            let expected = values.get(&v).ok_or_else(|| format!("`{}` is not evaluated", p.name))?;
             let got = Array::from_storage(expected.ty_dtype, &expected.shape, block.as_ref())
                 .map_err(|e| format!("`{}`: {e}", p.name))?;
             total.add(&compare::arrays(&rule, &p.name, expected, &got)?);
         }
         Ok(total)
     }
+}
+
+/// What a kernel changes: numbers of its parameters with their values.
+fn outputs<'a>(entry: &'a KernelEntry, params: &'a [ValueId]) -> impl Iterator<Item = (usize, ValueId)> + 'a {
+    let all = params.iter().zip(&entry.params).enumerate();
+    all.filter(|(_, (_, p))| matches!(p.role.as_str(), "output" | "state_out")).map(|(i, (v, _))| (i, *v))
 }
 
 /// A kernel's op graph and its value of each parameter.

@@ -51,7 +51,7 @@ impl Recipe {
                     return Err(format!("rows of {channels} channels do not fit {bytes} bytes"));
                 }
                 let mut out = Bytes::zeroed(bytes).map_err(|e| e.to_string())?;
-                tensor(*dtype, *channels, out.as_mut(), &mut Rng::new(*seed, stream));
+                tensor(*dtype, *channels, out.as_mut(), Rng::new(*seed, stream));
                 Ok(out)
             }
         }

@@ -1,15 +1,19 @@
 //! The commands of `dsc-run`, which `dsc` shares: arguments in, text out. Only binaries print and exit.
 
+mod compare;
 #[cfg(feature = "cuda")]
 mod conformance;
 mod inspect;
 mod run;
+mod step;
 mod verify;
 
+pub use compare::{CompareArgs, compare};
 #[cfg(feature = "cuda")]
 pub use conformance::{ConformanceArgs, conformance};
 pub use inspect::{InspectArgs, inspect};
-pub use run::{RunArgs, run};
+pub use run::{GpuArgs, RunArgs, TableMemory, run};
+pub use step::{Against, StepChoice};
 pub use verify::{VerifyArgs, verify};
 
 use crate::bundle::BundleError;

@@ -1,12 +1,13 @@
 //! `run`: generates from a bundle and weights.
 
+use super::step::{self, Against, StepChoice};
 use super::{CommandError, Outcome, Streams, write_json};
 use crate::bundle::Bundle;
-use crate::executor::Capacity;
+use crate::executor::{Capacity, EngramMemory, GpuOptions};
 use crate::generate::{DEFAULT_CHUNK, Generation, Request, generate};
 use crate::model::{LoadOptions, Model, default_threads};
 use crate::{dump, prompts};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde_json::json;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -43,9 +44,62 @@ pub struct RunArgs {
     /// Writes all logits and selections to this safetensors file
     #[arg(long, value_name = "OUT.safetensors")]
     pub dump: Option<PathBuf>,
+    /// Instead of generating, runs one step up to launch N (from 0) and compares that kernel's results with another
+    /// execution of it on the same inputs; `all` compares every launch. `prefill:` chooses the last step of prompt 0's
+    /// prefill, otherwise it is the first decode step of all prompts
+    #[arg(long, value_name = "[prefill:]N|all")]
+    pub step: Option<StepChoice>,
+    /// What `--step` compares with; by default the CPU's kernels, or the interpreter where they are what runs
+    #[arg(long, value_name = "cpu|interpreter", requires = "step")]
+    pub step_against: Option<Against>,
+    #[command(flatten)]
+    /// How a GPU is used.
+    pub gpu: GpuArgs,
     /// Prints one JSON document
     #[arg(long)]
     pub json: bool,
+}
+
+/// Arguments for GPUs.
+#[derive(Debug, Clone, Args)]
+pub struct GpuArgs {
+    /// Starts every kernel of a decode step by itself, where a GPU would replay a graph of them
+    #[arg(long)]
+    pub no_graphs: bool,
+    /// Waits after every kernel on a GPU, so that a failure names the kernel
+    #[arg(long)]
+    pub check_launches: bool,
+    /// Takes a GPU's code for this target of the bundle, not the best that the GPU runs
+    #[arg(long, value_name = "TARGET")]
+    pub gpu_target: Option<String>,
+    /// Where n-gram tables live with a GPU: in its memory, or page-locked on the host; by default on the GPU where
+    /// they fit
+    #[arg(long, value_name = "host|device")]
+    pub engram_memory: Option<TableMemory>,
+}
+
+/// A choice of memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum TableMemory {
+    /// Page-locked memory of the host.
+    Host,
+    /// The GPU's.
+    Device,
+}
+
+impl GpuArgs {
+    fn options(&self) -> GpuOptions {
+        GpuOptions {
+            graphs: !self.no_graphs,
+            check_launches: self.check_launches,
+            target: self.gpu_target.clone(),
+            engram_memory: match self.engram_memory {
+                None => EngramMemory::Auto,
+                Some(TableMemory::Host) => EngramMemory::Host,
+                Some(TableMemory::Device) => EngramMemory::Device,
+            },
+        }
+    }
 }
 
 /// Runs it.
@@ -65,6 +119,7 @@ pub fn run(args: &RunArgs, io: &mut Streams<'_>) -> Result<Outcome, CommandError
         device: args.device.clone(),
         threads: args.threads.map_or_else(default_threads, usize::from),
         capacity: Capacity { n_seqs: prompts.len() as u64, n_context },
+        gpu: args.gpu.options(),
     };
     let began = Instant::now();
     let mut model = Model::load(&bundle, &options)?;
@@ -80,6 +135,9 @@ pub fn run(args: &RunArgs, io: &mut Streams<'_>) -> Result<Outcome, CommandError
         chunk: args.chunk as usize,
         trace: args.dump.is_some(),
     };
+    if let Some(choice) = &args.step {
+        return step::run(args, *choice, &bundle, &mut model, &request, io);
+    }
     let all = generate(&mut model, &request)?;
     if let Some(path) = &args.dump {
         dump::write(path, &all, facts.vocab_size as usize)?;

@@ -135,6 +135,7 @@ pub struct CpuDevice {
     /// By kernel: ranks that a sum between ranks adds up.
     sums: Vec<Option<usize>>,
     ranks: Vec<Rank>,
+    begun: Option<Begun>,
 }
 
 /// What one rank of the model holds.
@@ -173,7 +174,7 @@ impl CpuDevice {
             let states = manifest.states.iter().map(state).collect::<Result<_, _>>()?;
             all.push(Rank { weights, states, slots: Vec::new() });
         }
-        Ok(CpuDevice { kernels, manifest, capacity, sums, ranks: all })
+        Ok(CpuDevice { kernels, manifest, capacity, sums, ranks: all, begun: None })
     }
 
     /// Makes every slot at least as large as this step needs.
@@ -226,6 +227,22 @@ impl Inputs {
             tail_step: copy(&input.tail_step())?,
         })
     }
+
+    fn get_mut(&mut self, name: &str) -> &mut Bytes {
+        match name {
+            "out_rows" => &mut self.out_rows,
+            "tail_rows" => &mut self.tail_rows,
+            "tail_step" => &mut self.tail_step,
+            _ => &mut self.step,
+        }
+    }
+}
+
+/// A step that is run launch by launch.
+struct Begun {
+    phase: Phase,
+    env: Env,
+    inputs: Inputs,
 }
 
 /// Which kernels the schedules that would run have launches of.
@@ -273,17 +290,78 @@ unsafe impl Sync for Bindings {}
 #[allow(unsafe_code)] // as above
 unsafe impl Send for Bindings {}
 
+impl CpuDevice {
+    fn launch_of(&self, launch: usize) -> Result<(&ScheduleEntry, &LaunchEntry), DeviceError> {
+        let phase = self.begun.as_ref().map(|b| b.phase);
+        executor::begun(phase, launch, |phase| executor::schedule(&self.manifest, phase))
+    }
+
+    /// The one rank of a step that is run launch by launch.
+    fn only_rank(&mut self) -> Result<&mut Rank, DeviceError> {
+        match &mut self.ranks[..] {
+            [rank] => Ok(rank),
+            ranks => Err(DeviceError::Unsupported(format!(
+                "a step runs launch by launch on a single rank, this bundle has {}; build it without tp and ep",
+                ranks.len()
+            ))),
+        }
+    }
+}
+
 impl Device for CpuDevice {
     fn run_step(&mut self, phase: Phase, input: &StepInput<'_>) -> Result<StepOutput, DeviceError> {
         input.check(phase, &self.manifest.model, self.capacity)?;
         let env = input.env(self.capacity);
         self.reserve(phase, &env)?;
+        self.begun = None;
         let mut inputs = Inputs::new(input)?;
         let schedule = executor::schedule(&self.manifest, phase)?;
         let ranks: Vec<Bindings> = self.ranks.iter_mut().map(|r| r.bind(schedule, &mut inputs)).collect();
         let run = Run { kernels: &self.kernels, sums: &self.sums, schedule, ranks: &ranks, env: &env };
         self.kernels.pool.install(|| run.launches(input.probes))
     }
+
+    fn begin_step(&mut self, phase: Phase, input: &StepInput<'_>) -> Result<(Env, Vec<LaunchEntry>), DeviceError> {
+        self.only_rank()?;
+        input.check(phase, &self.manifest.model, self.capacity)?;
+        let env = input.env(self.capacity);
+        self.reserve(phase, &env)?;
+        self.begun = Some(Begun { phase, env, inputs: Inputs::new(input)? });
+        Ok((env, executor::schedule(&self.manifest, phase)?.launches.clone()))
+    }
+
+    fn read_arg(&mut self, launch: usize, arg: usize) -> Result<Bytes, DeviceError> {
+        let (schedule, launch) = self.launch_of(launch)?;
+        let env = self.begun.as_ref().map(|b| b.env).ok_or_else(no_step)?;
+        let bytes = executor::arg_bytes(&self.manifest, launch, arg, &env)? as usize;
+        let arg = match launch.args[arg].clone() {
+            Arg::Buffer(b) => Arg::Buffer(schedule.buffers[b as usize].slot),
+            other => other,
+        };
+        let block = match arg {
+            Arg::Buffer(slot) => &mut self.only_rank()?.slots[slot as usize],
+            Arg::Weight(w) => &mut self.only_rank()?.weights[w as usize],
+            Arg::State(s) => &mut self.only_rank()?.states[s as usize],
+            Arg::Input(name) => self.begun.as_mut().ok_or_else(no_step)?.inputs.get_mut(&name),
+        };
+        Ok(Bytes::copy_of(&block.as_ref()[..bytes])?)
+    }
+
+    fn run_launch(&mut self, launch: usize) -> Result<(), DeviceError> {
+        let entry = self.launch_of(launch)?.1.clone();
+        let mut begun = self.begun.take().ok_or_else(no_step)?;
+        let schedule = executor::schedule(&self.manifest, begun.phase)?.clone();
+        let bindings = self.only_rank()?.bind(&schedule, &mut begun.inputs);
+        let kernels = &self.kernels;
+        let pointers = bindings.pointers(&entry.args);
+        let ran = kernels.pool.install(|| kernels.launch(entry.kernel as usize, &pointers, &begun.env));
+        self.begun = Some(begun);
+        ran
+    }
+}
+
+fn no_step() -> DeviceError {
+    DeviceError::Step("no step was begun".into())
 }
 
 /// One step under way.

@@ -1,8 +1,9 @@
 //! Runs every case of a folder on the GPU.
 
+use super::buffer::Buffer;
 use super::case::{CaseError, Expected, Rule, Skipped, Stored, read_all, read_skipped};
 use super::compare::{Comparison, compare};
-use super::device::{Buffer, CudaError, Device, LaunchShape};
+use super::device::{CudaError, Device, LaunchShape};
 use dsc_ir::expr::Env;
 use std::fmt;
 use std::path::Path;

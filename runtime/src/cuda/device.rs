@@ -1,7 +1,8 @@
-//! A GPU: modules, buffers, launches and times, on one stream.
+//! A GPU: modules, buffers, launches, graphs and times, on one stream.
 
-use cudarc::driver::sys::{CUevent_flags, CUfunction_attribute_enum};
-use cudarc::driver::{CudaContext, CudaFunction, CudaSlice, CudaStream, DevicePtr, DriverError, result, sys};
+use super::buffer::{Buffer, HostMemory};
+use cudarc::driver::sys::{CUevent_flags, CUfunction_attribute_enum, CUstreamCaptureMode};
+use cudarc::driver::{CudaContext, CudaFunction, CudaGraph, CudaStream, DriverError, result, sys};
 use cudarc::nvrtc::Ptx;
 use dsc_ir::expr::Env;
 use std::ffi::c_void;
@@ -51,14 +52,14 @@ pub enum CudaError {
     },
 }
 
-fn words(e: DriverError) -> String {
+pub(super) fn words(e: DriverError) -> String {
     match (e.error_name(), e.error_string()) {
         (Ok(name), Ok(text)) => format!("{} ({})", text.to_string_lossy(), name.to_string_lossy()),
         _ => format!("error {}", e.0 as u32),
     }
 }
 
-fn driver(doing: &'static str) -> impl Fn(DriverError) -> CudaError {
+pub(super) fn driver(doing: &'static str) -> impl Fn(DriverError) -> CudaError {
     move |e| CudaError::Driver { doing: doing.into(), message: words(e) }
 }
 
@@ -68,29 +69,19 @@ pub struct Device {
     stream: Arc<CudaStream>,
 }
 
-/// Device memory.
-pub struct Buffer {
-    slice: CudaSlice<u8>,
-    bytes: usize,
-}
-
-impl Buffer {
-    /// Bytes it holds.
-    pub fn len(&self) -> usize {
-        self.bytes
-    }
-
-    /// Whether it holds nothing.
-    pub fn is_empty(&self) -> bool {
-        self.bytes == 0
-    }
-}
-
 /// A loaded kernel.
 pub struct Kernel {
     function: CudaFunction,
     symbol: String,
 }
+
+/// Launches that were recorded once and are started together. The memory they work on must outlive it.
+pub struct LaunchGraph(CudaGraph);
+
+// SAFETY: the driver asks that calls on one graph do not overlap; a `LaunchGraph` is used through its device's owner,
+// one call at a time, on whichever thread that is.
+#[allow(unsafe_code)]
+unsafe impl Send for LaunchGraph {}
 
 /// Blocks, threads and shared memory of a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,7 +114,8 @@ impl Device {
         unsafe {
             context.disable_event_tracking();
         }
-        let stream = context.default_stream();
+        // The legacy default stream cannot be captured into a graph.
+        let stream = context.new_stream().map_err(driver("make a stream"))?;
         Ok(Device { context, stream })
     }
 
@@ -158,7 +150,15 @@ impl Device {
     pub fn zeros(&self, bytes: usize) -> Result<Buffer, CudaError> {
         // The driver gives no memory of no bytes, and a kernel must get some pointer.
         let slice = self.stream.alloc_zeros(bytes.max(16)).map_err(driver("allocate memory"))?;
-        Ok(Buffer { slice, bytes })
+        Ok(Buffer::on_device(slice, bytes))
+    }
+
+    /// Page-locked memory of the host that kernels reach over the bus. Its contents are undefined.
+    ///
+    /// # Errors
+    /// Too little memory, or too much of it locked.
+    pub fn host(&self, bytes: usize) -> Result<Buffer, CudaError> {
+        Ok(Buffer::on_host(HostMemory::new(&self.context, bytes.max(16))?, bytes))
     }
 
     /// Memory that holds `contents`.
@@ -171,17 +171,12 @@ impl Device {
         Ok(buffer)
     }
 
-    /// Overwrites the first bytes of a buffer.
+    /// Overwrites the first bytes of a buffer, after all work before it.
     ///
     /// # Errors
     /// More contents than room, or the driver's.
     pub fn write(&self, buffer: &mut Buffer, contents: &[u8]) -> Result<(), CudaError> {
-        let room = buffer.bytes;
-        let Some(mut part) = buffer.slice.try_slice_mut(..contents.len()).filter(|_| contents.len() <= room) else {
-            let message = format!("{} bytes do not fit {room}", contents.len());
-            return Err(CudaError::Driver { doing: "copy to the device".into(), message });
-        };
-        self.stream.memcpy_htod(contents, &mut part).map_err(driver("copy to the device"))
+        buffer.write(&self.stream, contents)
     }
 
     /// Contents of a buffer, after all work before it.
@@ -189,10 +184,7 @@ impl Device {
     /// # Errors
     /// The driver's, those of kernels that ran before included.
     pub fn read(&self, buffer: &Buffer) -> Result<Vec<u8>, CudaError> {
-        let mut contents = self.stream.clone_dtoh(&buffer.slice).map_err(driver("copy from the device"))?;
-        self.stream.synchronize().map_err(driver("copy from the device"))?;
-        contents.truncate(buffer.bytes);
-        Ok(contents)
+        self.read_first(buffer, buffer.len())
     }
 
     /// The first bytes of a buffer, after all work before it.
@@ -200,13 +192,7 @@ impl Device {
     /// # Errors
     /// Fewer bytes there, or as [`Device::read`].
     pub fn read_first(&self, buffer: &Buffer, bytes: usize) -> Result<Vec<u8>, CudaError> {
-        let Some(part) = buffer.slice.try_slice(..bytes).filter(|_| bytes <= buffer.bytes) else {
-            let message = format!("{bytes} bytes of {}", buffer.bytes);
-            return Err(CudaError::Driver { doing: "copy from the device".into(), message });
-        };
-        let contents = self.stream.clone_dtoh(&part).map_err(driver("copy from the device"))?;
-        self.stream.synchronize().map_err(driver("copy from the device"))?;
-        Ok(contents)
+        buffer.read(&self.stream, bytes)
     }
 
     /// Loads one kernel of a module, which is PTX text or machine code for this device.
@@ -224,6 +210,11 @@ impl Device {
         let module = self.context.load_module(Ptx::from_binary(image)).map_err(|e| fail(words(e)))?;
         let function = module.load_function(symbol).map_err(|e| fail(words(e)))?;
         Ok(Kernel { function, symbol: symbol.into() })
+    }
+
+    /// Where kernels find a buffer.
+    pub(super) fn address(&self, buffer: &Buffer) -> u64 {
+        buffer.address(&self.stream)
     }
 
     /// Starts a kernel on these buffers and dimensions. A grid without blocks starts nothing.
@@ -247,10 +238,18 @@ impl Device {
             let attribute = CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             kernel.function.set_attribute(attribute, shape.smem_bytes as i32).map_err(fail)?;
         }
-        let mut pointers: Vec<sys::CUdeviceptr> = buffers.iter().map(|b| b.slice.device_ptr(&self.stream).0).collect();
-        let mut sizes = dims.dims();
-        let mut args: Vec<*mut c_void> = pointers.iter_mut().map(|p| std::ptr::from_mut(p).cast()).collect();
-        args.extend(sizes.iter_mut().map(|s| std::ptr::from_mut(s).cast::<c_void>()));
+        let words: Vec<u64> = buffers.iter().map(|b| b.address(&self.stream)).chain(dims.dims()).collect();
+        self.start(kernel, shape, words)
+    }
+
+    /// Starts a kernel whose parameters are these words of eight bytes: addresses that lead to memory which outlives
+    /// the launch, and numbers.
+    ///
+    /// # Errors
+    /// A launch that the driver refuses.
+    pub(super) fn start(&self, kernel: &Kernel, shape: LaunchShape, mut words: Vec<u64>) -> Result<(), CudaError> {
+        let fail = |e| CudaError::Kernel { kernel: kernel.symbol.clone(), message: self::words(e) };
+        let mut args: Vec<*mut c_void> = words.iter_mut().map(|w| std::ptr::from_mut(w).cast()).collect();
         let [x, y, z] = shape.grid;
         self.context.bind_to_thread().map_err(fail)?;
         // SAFETY: every argument points to eight bytes that live until the driver has copied them, in the number
@@ -276,6 +275,40 @@ impl Device {
     /// A kernel failed while it ran.
     pub fn finish(&self, kernel: &Kernel) -> Result<(), CudaError> {
         let fail = |e| CudaError::Kernel { kernel: kernel.symbol.clone(), message: words(e) };
+        self.stream.synchronize().map_err(fail)
+    }
+
+    /// Records what `work` starts into a graph instead of running it.
+    ///
+    /// # Errors
+    /// The work's own, or work that cannot be recorded.
+    pub fn capture(&self, work: impl FnOnce() -> Result<(), CudaError>) -> Result<LaunchGraph, CudaError> {
+        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        self.stream.begin_capture(mode).map_err(driver("start recording a graph"))?;
+        let done = work();
+        // The recording ends in any case: a stream that still records can do nothing else.
+        let graph = self.stream.end_capture(sys::CUgraphInstantiate_flags_enum(0));
+        done?;
+        match graph.map_err(driver("record a graph"))? {
+            Some(graph) => Ok(LaunchGraph(graph)),
+            None => Err(CudaError::Driver { doing: "record a graph".into(), message: "it gave none".into() }),
+        }
+    }
+
+    /// Starts all launches of a graph.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn replay(&self, graph: &LaunchGraph) -> Result<(), CudaError> {
+        graph.0.launch().map_err(driver("launch a graph"))
+    }
+
+    /// Waits for all work; a failure is put down to `doing`.
+    ///
+    /// # Errors
+    /// Something failed while it ran.
+    pub fn wait(&self, doing: &str) -> Result<(), CudaError> {
+        let fail = |e| CudaError::Driver { doing: doing.into(), message: words(e) };
         self.stream.synchronize().map_err(fail)
     }
 

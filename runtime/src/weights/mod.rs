@@ -146,6 +146,15 @@ impl WeightStore {
         }
     }
 
+    /// How a weight is made where it is used, for weights of random floats or codes.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))] // for GPUs
+    pub(crate) fn fill(&self, w: &Weight) -> Option<random::Fill> {
+        match &self.source {
+            Source::Random(seed) => random::fill(*seed, w),
+            Source::Checkpoint(_) => None,
+        }
+    }
+
     /// Tensors of the checkpoint that no weight was packed from.
     pub fn unused(&self) -> Vec<&str> {
         match &self.source {
