@@ -6,6 +6,7 @@
 use crate::cache::{Cache, CachedCpu, CachedGpu};
 #[cfg(feature = "nvptx")]
 use crate::gpu::RowsHint;
+use crate::loops::Func;
 use dsc_ir::cost;
 use dsc_ir::expr::Expr;
 use dsc_ir::graph::TypeError;
@@ -36,8 +37,8 @@ pub struct Input<'a> {
     pub targets: &'a [Target],
     /// More files for the bundle, by path below `emit/`.
     pub emit: Vec<(String, String)>,
-    /// Whether to write loop programs below `emit/`.
-    pub emit_plans: bool,
+    /// Whether to write the manifest with an empty table of files to `emit/manifest.json`.
+    pub emit_manifest: bool,
 }
 
 /// Why a bundle could not be built.
@@ -85,8 +86,8 @@ pub struct Report {
 }
 
 /// One distinct kernel of the bundle.
-struct Distinct<'a> {
-    kernel: &'a Kernel,
+pub(crate) struct Distinct<'a> {
+    pub(crate) kernel: &'a Kernel,
     name: String,
     hash: String,
     graph_text: String,
@@ -97,7 +98,7 @@ struct Distinct<'a> {
 
 impl Distinct<'_> {
     /// Whether it is code: a sum over several ranks is the runtime's work.
-    fn runs_alone(&self) -> bool {
+    pub(crate) fn runs_alone(&self) -> bool {
         !self.kernel.graph.nodes.iter().any(|n| matches!(&n.op, Op::AllReduce(sum) if sum.ranks > 1))
     }
 }
@@ -113,9 +114,9 @@ pub fn build(input: &Input<'_>, out: &Path, cache: Option<&Cache>) -> Result<Rep
     let (distinct, index) = distinct_kernels(input.schedules);
     let mut files: IndexMap<String, Vec<u8>> = IndexMap::new();
     files.insert("spec.yaml".into(), input.spec_text.clone().into_bytes());
-    let made: Vec<Option<(CachedCpu, bool, Option<String>)>> = distinct
+    let made: Vec<Option<(CachedCpu, bool)>> = distinct
         .par_iter()
-        .map(|d| d.runs_alone().then(|| cpu_kernel(d, cache, input.emit_plans)).transpose())
+        .map(|d| d.runs_alone().then(|| cpu_kernel(d, cache)).transpose())
         .collect::<Result<_, _>>()?;
     let mut gpu = gpu_kernels(input, &distinct, cache);
     let mut kernels = Vec::with_capacity(distinct.len());
@@ -123,11 +124,8 @@ pub fn build(input: &Input<'_>, out: &Path, cache: Option<&Cache>) -> Result<Rep
         let stem = format!("kernels/{}-{}", d.name, &d.hash[..12]);
         files.insert(format!("{stem}.dsir"), d.graph_text.clone().into_bytes());
         let mut entry = kernel_entry(d, &stem);
-        if let Some((code, _, plan)) = code {
+        if let Some((code, _)) = code {
             files.insert(format!("{stem}.clif"), code.clif.clone().into_bytes());
-            if let Some(plan) = plan {
-                files.insert(format!("emit/{}.loops", d.name), plan.clone().into_bytes());
-            }
             entry.cpu = Some(CpuCode {
                 file: format!("{stem}.clif"),
                 symbol: symbol(d),
@@ -151,8 +149,14 @@ pub fn build(input: &Input<'_>, out: &Path, cache: Option<&Cache>) -> Result<Rep
         files.insert(format!("emit/{path}"), text.clone().into_bytes());
     }
     files.insert(format!("include/{}.h", c_name(&input.model.name)), header(input, &kernels).into_bytes());
+    let mut manifest = assemble(input, kernels, &index);
+    if input.emit_manifest {
+        // Its table of files is empty still: the whole table would have to hold this file's own hash.
+        let json = manifest.to_json().map_err(|e| internal("manifest", e))?;
+        files.insert(format!("emit/{}", manifest::FILE), json.into_bytes());
+    }
     files.sort_keys();
-    let manifest = assemble(input, kernels, &index, &files);
+    manifest.files = files.iter().map(|(path, data)| (path.clone(), file_entry(data))).collect();
     let json = manifest.to_json().map_err(|e| internal("manifest", e))?;
     let hash = format!("{}\n", blake3::hash(json.as_bytes()).to_hex());
     files.insert(manifest::FILE.into(), json.into_bytes());
@@ -167,12 +171,16 @@ pub fn build(input: &Input<'_>, out: &Path, cache: Option<&Cache>) -> Result<Rep
     Ok(report)
 }
 
-fn internal(kernel: &str, e: impl std::fmt::Display) -> BuildError {
+fn file_entry(data: &[u8]) -> FileEntry {
+    FileEntry { bytes: data.len() as u64, blake3: blake3::hash(data).to_hex().to_string() }
+}
+
+pub(crate) fn internal(kernel: &str, e: impl std::fmt::Display) -> BuildError {
     BuildError::Internal { kernel: kernel.into(), message: e.to_string() }
 }
 
 /// Kernels of all schedules told apart by content, and each schedule's kernel numbers among them.
-fn distinct_kernels(schedules: &[Schedule]) -> (Vec<Distinct<'_>>, Vec<Vec<u32>>) {
+pub(crate) fn distinct_kernels(schedules: &[Schedule]) -> (Vec<Distinct<'_>>, Vec<Vec<u32>>) {
     let mut list: Vec<Distinct<'_>> = Vec::new();
     let mut by_hash: HashMap<String, u32> = HashMap::new();
     let mut names: HashMap<String, u32> = HashMap::new();
@@ -206,34 +214,33 @@ fn content_hash(k: &Kernel) -> String {
 }
 
 /// Symbol of a kernel in every backend: from its work and its content, so that it does not depend on the build.
-fn symbol(d: &Distinct<'_>) -> String {
+pub(crate) fn symbol(d: &Distinct<'_>) -> String {
     format!("dsc_{}_{}", d.kernel.graph.nodes.first().map_or("empty", |n| n.op.name()), &d.hash[..12])
 }
 
 /// Rows a CPU kernel works on at a time: enough to share unpacked weights, few enough for the cache.
 const CPU_ROW_BLOCK: u64 = 8;
 
-fn cpu_kernel(
-    d: &Distinct<'_>,
-    cache: Option<&Cache>,
-    plan: bool,
-) -> Result<(CachedCpu, bool, Option<String>), BuildError> {
-    let options = crate::lower::LowerOptions::cpu(CPU_ROW_BLOCK);
-    if !plan
-        && let Some(cache) = cache
+fn cpu_kernel(d: &Distinct<'_>, cache: Option<&Cache>) -> Result<(CachedCpu, bool), BuildError> {
+    if let Some(cache) = cache
         && let Some(hit) = cache.get("cpu", &d.hash)
     {
-        return Ok((hit, true, None));
+        return Ok((hit, true));
     }
-    let symbol = symbol(d);
-    let func = crate::lower::lower(d.kernel, &symbol, &options).map_err(|e| internal(&d.name, e))?;
-    crate::loops::verify(&func).map_err(|e| internal(&d.name, e))?;
+    let func = loop_program(d)?;
     let clif = crate::cpu::emit(&func).map_err(|e| internal(&d.name, e))?;
     let made = CachedCpu { clif, scratch_bytes: func.scratch_bytes(), row_block: func.row_block };
     if let Some(cache) = cache {
         cache.put("cpu", &d.hash, &made);
     }
-    Ok((made, false, plan.then(|| func.to_string())))
+    Ok((made, false))
+}
+
+pub(crate) fn loop_program(d: &Distinct<'_>) -> Result<Func, BuildError> {
+    let options = crate::lower::LowerOptions::cpu(CPU_ROW_BLOCK);
+    let func = crate::lower::lower(d.kernel, &symbol(d), &options).map_err(|e| internal(&d.name, e))?;
+    crate::loops::verify(&func).map_err(|e| internal(&d.name, e))?;
+    Ok(func)
 }
 
 /// GPU code by kernel hash, with the target's name.
@@ -271,10 +278,16 @@ fn gpu_kernels(input: &Input<'_>, distinct: &[Distinct<'_>], cache: Option<&Cach
     out
 }
 
+/// Rows that the plan of a GPU kernel is made for.
+#[cfg(feature = "nvptx")]
+pub(crate) fn hint(d: &Distinct<'_>) -> RowsHint {
+    if d.decode_only { RowsHint::Few } else { RowsHint::Many }
+}
+
 #[cfg(feature = "nvptx")]
 fn gpu_kernel(d: &Distinct<'_>, target: &Target, cache: Option<&Cache>) -> Result<CachedGpu, String> {
     let symbol = symbol(d);
-    let hint = if d.decode_only { RowsHint::Few } else { RowsHint::Many };
+    let hint = hint(d);
     // With an assembler there is machine code as well: an entry made without one does not serve.
     let kind = format!("{}.{}.{hint:?}", target.name, if crate::ptxas::find().is_ok() { "cubin" } else { "ptx" });
     if let Some(hit) = cache.and_then(|c| c.get(&kind, &d.hash)) {
@@ -329,12 +342,8 @@ fn kernel_entry(d: &Distinct<'_>, stem: &str) -> KernelEntry {
     }
 }
 
-fn assemble(
-    input: &Input<'_>,
-    kernels: Vec<KernelEntry>,
-    index: &[Vec<u32>],
-    files: &IndexMap<String, Vec<u8>>,
-) -> Manifest {
+/// The manifest, its table of files still empty.
+fn assemble(input: &Input<'_>, kernels: Vec<KernelEntry>, index: &[Vec<u32>]) -> Manifest {
     let targets = input
         .targets
         .iter()
@@ -361,13 +370,7 @@ fn assemble(
         states,
         kernels,
         schedules: input.schedules.iter().zip(index).map(|(s, numbers)| schedule_entry(s, numbers)).collect(),
-        files: files
-            .iter()
-            .map(|(path, data)| {
-                let blake3 = blake3::hash(data).to_hex().to_string();
-                (path.clone(), FileEntry { bytes: data.len() as u64, blake3 })
-            })
-            .collect(),
+        files: IndexMap::new(),
     }
 }
 
