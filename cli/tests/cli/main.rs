@@ -6,6 +6,7 @@ mod docs;
 mod doors;
 mod errors;
 mod figures;
+mod fixtures;
 
 use assert_cmd::Command;
 use serde_json::Value;
