@@ -133,7 +133,7 @@ fn within_budgets(model: &Model, checked: &Checked, compiled: &[Scheduled]) -> R
 impl From<BuildError> for Failure {
     fn from(error: BuildError) -> Failure {
         match error {
-            BuildError::InTheWay(_) => Failure::Input(error.to_string()),
+            BuildError::InTheWay { .. } => Failure::Input(error.to_string()),
             BuildError::Io { .. } => Failure::Machine(error.to_string()),
             BuildError::Internal { kernel, message } => Failure::Defect(format!("kernel `{kernel}`: {message}")),
         }

@@ -21,7 +21,9 @@ use dsc_ir::target::Target;
 use indexmap::IndexMap;
 use rayon::prelude::*;
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fmt::Write as _;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 /// What to build.
@@ -53,8 +55,13 @@ pub enum BuildError {
         source: std::io::Error,
     },
     /// Something other than a bundle is in the way.
-    #[error("{0} exists and is not a bundle (it has no manifest.json); choose another name or remove it")]
-    InTheWay(PathBuf),
+    #[error("{} exists and is not a bundle ({reason}); choose another name or remove it", path.display())]
+    InTheWay {
+        /// Where.
+        path: PathBuf,
+        /// Why it is none.
+        reason: &'static str,
+    },
     /// dsc is wrong: a kernel could not be generated.
     #[error("kernel `{kernel}`: {message}; this is a defect of dsc, please report it")]
     Internal {
@@ -459,17 +466,68 @@ fn io(path: &Path) -> impl Fn(std::io::Error) -> BuildError + '_ {
 
 /// Writes all files beside the destination and renames them into place.
 fn write(files: &IndexMap<String, Vec<u8>>, out: &Path) -> Result<(), BuildError> {
-    let parent = out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    std::fs::create_dir_all(parent).map_err(io(parent))?;
-    let name = out.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_else(|| "bundle".into());
+    let (shown, out) = (out, &resolved(out)?);
+    let parent = out.parent().unwrap_or(Path::new("/"));
+    let name = file_name(out);
+    let is_archive = name.ends_with(".tar.zst");
+    check_place(shown, is_archive)?;
     let temp = parent.join(format!(".{name}.{}.tmp", std::process::id()));
-    let written = if name.ends_with(".tar.zst") { archive(files, &temp) } else { folder(files, &temp) };
+    let written = if is_archive { archive(files, &temp) } else { folder(files, &temp) };
     let placed = written.and_then(|()| replace(&temp, out));
     if placed.is_err() {
         let _ = std::fs::remove_dir_all(&temp);
         let _ = std::fs::remove_file(&temp);
     }
-    placed
+    placed.map_err(|error| match error {
+        // The file beside it is no name that anyone has heard of.
+        BuildError::Io { source, .. } => BuildError::Io { path: shown.to_path_buf(), source },
+        other => other,
+    })
+}
+
+/// The destination without `.`, `..` and links: a bundle that is moved aside must not take its own path with it.
+/// Its folder is made if it is not there.
+fn resolved(out: &Path) -> Result<PathBuf, BuildError> {
+    if out.exists() {
+        return out.canonicalize().map_err(io(out));
+    }
+    let parent = out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if parent.exists() && !parent.is_dir() {
+        return Err(BuildError::InTheWay { path: parent.to_path_buf(), reason: "it is no folder" });
+    }
+    std::fs::create_dir_all(parent).map_err(io(out))?;
+    let name = out.file_name().unwrap_or(OsStr::new("bundle"));
+    parent.canonicalize().map(|parent| parent.join(name)).map_err(io(out))
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// First bytes of every zstd frame. Source: RFC 8878, section 3.1.1.
+const ZSTD_MAGIC: [u8; 4] = [0x28, 0xB5, 0x2F, 0xFD];
+
+/// Only a bundle of the same form may be replaced.
+fn check_place(out: &Path, is_archive: bool) -> Result<(), BuildError> {
+    let in_the_way = |reason| Err(BuildError::InTheWay { path: out.to_path_buf(), reason });
+    if !out.exists() {
+        return Ok(());
+    }
+    match (out.is_dir(), is_archive) {
+        (true, true) => in_the_way("it is a folder, not an archive"),
+        (true, false) if !out.join(manifest::FILE).is_file() => in_the_way("it has no manifest.json"),
+        (true, false) => Ok(()),
+        (false, false) => in_the_way("it is no folder"),
+        (false, true) if !out.is_file() || !starts_with_magic(out) => in_the_way("it is no zstd archive"),
+        (false, true) => Ok(()),
+    }
+}
+
+/// An empty file, such as `mktemp` makes, may be replaced as well.
+fn starts_with_magic(path: &Path) -> bool {
+    let mut start = Vec::new();
+    let read = std::fs::File::open(path).and_then(|file| file.take(4).read_to_end(&mut start));
+    read.is_ok() && (start.is_empty() || start == ZSTD_MAGIC)
 }
 
 fn folder(files: &IndexMap<String, Vec<u8>>, temp: &Path) -> Result<(), BuildError> {
@@ -501,16 +559,13 @@ fn archive(files: &IndexMap<String, Vec<u8>>, temp: &Path) -> Result<(), BuildEr
 
 fn replace(temp: &Path, out: &Path) -> Result<(), BuildError> {
     if out.is_dir() {
-        if !out.join(manifest::FILE).is_file() {
-            return Err(BuildError::InTheWay(out.to_path_buf()));
-        }
-        let old = out.with_file_name(format!(
-            ".{}.{}.old",
-            out.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default(),
-            std::process::id()
-        ));
+        let old = out.with_file_name(format!(".{}.{}.old", file_name(out), std::process::id()));
         std::fs::rename(out, &old).map_err(io(out))?;
-        std::fs::rename(temp, out).map_err(io(out))?;
+        if let Err(error) = std::fs::rename(temp, out) {
+            // The old bundle is better than none.
+            let _ = std::fs::rename(&old, out);
+            return Err(io(out)(error));
+        }
         return std::fs::remove_dir_all(&old).map_err(io(&old));
     }
     std::fs::rename(temp, out).map_err(io(out))

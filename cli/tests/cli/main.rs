@@ -7,6 +7,7 @@ mod doors;
 mod errors;
 mod figures;
 mod fixtures;
+mod hostile;
 
 use assert_cmd::Command;
 use serde_json::Value;
