@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // tests
 
 mod build;
+mod corpus;
 mod docs;
 mod doors;
 mod errors;
