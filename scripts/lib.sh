@@ -92,3 +92,16 @@ safetensors_i32() {
     [ $# -eq 2 ] || die "$file has no tensor $name"
     od -An -v -t d4 -j $((8 + length + $1)) -N $(($2 - $1)) "$file" | tr -s ' \n' ',' | sed 's/^,//; s/,$//'
 }
+
+# check_runtime FILE: says what dsc-run takes, and fails where it is more than bundles are promised to need: 24 MiB, and
+# of libraries the C library alone. A statically linked one needs none.
+check_runtime() {
+    local file=$1 limit=$((24 << 20)) bytes libraries others
+    bytes=$(stat -c %s "$file")
+    libraries=$(ldd "$file" 2>/dev/null | awk '{ print $1 }') || libraries=
+    others=$(grep -Ev '^(linux-vdso|linux-gate|libc|libm|libdl|libpthread|librt|libgcc_s)\.so|^(/.*/)?ld-linux[^/]*$' \
+        <<<"$libraries" | grep . || true)
+    printf 'dsc-run, which runs bundles without the compiler: %d KiB\n' $((bytes / 1024))
+    ((bytes <= limit)) || die "$file has $bytes bytes, more than $limit"
+    [ -z "$others" ] || die "$file needs more than the C library: ${others//$'\n'/ }"
+}

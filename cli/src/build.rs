@@ -58,27 +58,29 @@ pub struct BuildArgs {
 pub fn run(args: &BuildArgs, output: &mut Output<'_>) -> Result<(), Failure> {
     let started = Instant::now();
     let targets = targets(&args.target)?;
+    emit::check(&args.emit)?;
     let checked = input::spec(&args.spec, &args.overrides, output)?;
     let model = Model::new(&checked.spec)?;
     let mut scheduled = Vec::new();
-    for target in scheduling_targets(&targets)? {
-        let compiled = compile::phases(&model, &Phase::ALL, &target, &args.passes.select())?;
+    let scheduling = scheduling_targets(&targets)?;
+    for target in &scheduling {
+        let compiled = compile::phases(&model, &Phase::ALL, target, &args.passes.select())?;
         within_budgets(&model, &checked, &compiled)?;
         if let Some(folder) = &args.dump_passes {
-            emit::dump_passes(&model, &target, &args.passes.select(), folder)?;
+            emit::dump_passes(&model, target, &args.passes.select(), folder)?;
         }
         scheduled.extend(compiled);
     }
     let schedules: Vec<Schedule> = scheduled.into_iter().map(|s| s.schedule).collect();
     let spec_text = spec_text::render(&checked.spec);
-    let emit = emit::files(&args.emit, &model, &spec_text, &schedules, &targets)?;
+    let emit = emit::files(&args.emit, &model, &spec_text, &schedules, &scheduling)?;
     let bundle = bundle::Input {
         model: model.manifest_model(),
         spec_text,
         schedules: &schedules,
         targets: &targets,
         emit,
-        emit_plans: false,
+        emit_manifest: args.emit.contains(&Kind::Manifest),
     };
     let cache = if args.no_cache { None } else { Cache::of_user() };
     let report = bundle::build(&bundle, &args.output, cache.as_ref())?;
@@ -131,7 +133,7 @@ fn within_budgets(model: &Model, checked: &Checked, compiled: &[Scheduled]) -> R
 impl From<BuildError> for Failure {
     fn from(error: BuildError) -> Failure {
         match error {
-            BuildError::InTheWay(_) => Failure::Input(error.to_string()),
+            BuildError::InTheWay { .. } => Failure::Input(error.to_string()),
             BuildError::Io { .. } => Failure::Machine(error.to_string()),
             BuildError::Internal { kernel, message } => Failure::Defect(format!("kernel `{kernel}`: {message}")),
         }

@@ -5,14 +5,11 @@
 use crate::compile::Model;
 use crate::failure::Failure;
 use clap::ValueEnum;
-use dsc_codegen::cpu;
-use dsc_codegen::loops::Func;
-use dsc_codegen::lower::{self, LowerOptions};
+use dsc_codegen::forms::{self, Form};
 use dsc_ir::kernel::{Kernel, Role};
 use dsc_ir::schedule::{Arg, Launch, Phase, Schedule};
 use dsc_ir::target::Target;
 use dsc_passes::pipeline::{Dump, Select};
-use rayon::prelude::*;
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::fs;
@@ -29,23 +26,41 @@ pub enum Kind {
     Schedule,
     /// Loop programs of the kernels
     Plan,
+    /// Optimised LLVM IR of the kernels, which their PTX is made from
+    Llvm,
     /// PTX of the kernels
     Ptx,
     /// CLIF of the kernels
     Clif,
     /// Every schedule as a Graphviz graph
     Dot,
-    /// The manifest, which every bundle has as manifest.json
+    /// The manifest with an empty table of files: the table lists this file too, and no file holds its own hash
     Manifest,
 }
-
-/// Rows at a time of the code shown: as in bundles.
-const ROW_BLOCK: u64 = 8;
 
 /// Paths below `emit/`, and texts.
 pub type Files = Vec<(String, String)>;
 
-/// The forms asked for.
+impl Kind {
+    /// Whether LLVM makes it.
+    fn needs_llvm(self) -> bool {
+        matches!(self, Kind::Llvm | Kind::Ptx)
+    }
+}
+
+/// Refuses forms that this dsc cannot make.
+///
+/// # Errors
+/// It was built without LLVM.
+pub fn check(kinds: &[Kind]) -> Result<(), Failure> {
+    let lacking = |kind: &&Kind| kind.needs_llvm() && !cfg!(feature = "nvptx");
+    let Some(kind) = kinds.iter().find(lacking) else { return Ok(()) };
+    let name = kind.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
+    Err(Failure::Machine(format!("this dsc was built without LLVM (feature `nvptx`) and cannot emit `{name}`")))
+}
+
+/// The forms asked for but the manifest, which only the bundle's writer knows. LLVM IR and PTX are those for the target
+/// of each schedule, one of `targets`, also where the bundle itself is for the CPU alone.
 ///
 /// # Errors
 /// A defect of dsc: a kernel without code.
@@ -69,9 +84,9 @@ pub fn files(
             }
             Kind::Schedule => files.extend(schedules.iter().map(|s| (named_after(s, ".txt"), schedule_text(s)))),
             Kind::Dot => files.extend(schedules.iter().map(|s| (named_after(s, ".dot"), dot(s)))),
-            Kind::Plan => files.extend(of_kernels(schedules, "loops", |_, k| Ok(Some(plan(k)?.to_string())))?),
-            Kind::Clif => files.extend(of_kernels(schedules, "clif", |_, k| clif(k).map(Some))?),
-            Kind::Ptx => files.extend(of_kernels(schedules, "ptx", |s, k| Ok(ptx(s, k, targets)))?),
+            Kind::Plan => files.extend(named_forms(schedules, forms::loops(schedules)?, "loops")),
+            Kind::Clif => files.extend(named_forms(schedules, forms::clif(schedules)?, "clif")),
+            Kind::Llvm | Kind::Ptx => files.extend(gpu(*kind, schedules, targets)?),
             Kind::Manifest => {}
         }
     }
@@ -86,41 +101,27 @@ fn named_after(s: &Schedule, ending: &str) -> String {
     format!("{}.{}{ending}", s.phase.name(), s.target)
 }
 
-/// One text for each kernel of each schedule that has one.
-fn of_kernels(
-    schedules: &[Schedule],
-    extension: &str,
-    text: impl Fn(&Schedule, &Kernel) -> Result<Option<String>, Failure> + Sync,
-) -> Result<Files, Failure> {
-    let kernels: Vec<(&Schedule, &Kernel)> =
-        schedules.iter().flat_map(|s| s.kernels.iter().map(move |k| (s, k))).collect();
-    let one = |(s, k): &(&Schedule, &Kernel)| {
-        let name = named_after(s, &format!("/{}.{extension}", k.name));
-        Ok(text(s, k)?.map(|text| (name, text)))
+/// Files of kernels: a folder for each schedule, a file for each kernel.
+fn named_forms(schedules: &[Schedule], forms: Vec<Form>, extension: &str) -> Files {
+    let named = |form: Form| {
+        let schedule = &schedules[form.schedule];
+        let kernel: &Kernel = &schedule.kernels[form.kernel];
+        (named_after(schedule, &format!("/{}.{extension}", kernel.name)), form.text)
     };
-    let files: Vec<Option<(String, String)>> = kernels.par_iter().map(one).collect::<Result<_, Failure>>()?;
-    Ok(files.into_iter().flatten().collect())
+    forms.into_iter().map(named).collect()
 }
 
-fn plan(k: &Kernel) -> Result<Func, Failure> {
-    let options = LowerOptions::cpu(ROW_BLOCK);
-    lower::lower(k, &k.name, &options).map_err(|error| Failure::Defect(error.to_string()))
-}
-
-fn clif(k: &Kernel) -> Result<String, Failure> {
-    cpu::emit(&plan(k)?).map_err(|error| Failure::Defect(format!("kernel `{}`: {error}", k.name)))
-}
-
-/// PTX for the target of a schedule; a kernel that has none is named in the report of the build.
 #[cfg(feature = "nvptx")]
-fn ptx(s: &Schedule, k: &Kernel, targets: &[Target]) -> Option<String> {
-    let target = targets.iter().find(|target| target.name == s.target && !target.is_cpu())?;
-    dsc_codegen::gpu::emit(k, &k.name, target).ok().map(|made| made.ptx)
+fn gpu(kind: Kind, schedules: &[Schedule], targets: &[Target]) -> Result<Files, Failure> {
+    Ok(match kind {
+        Kind::Llvm => named_forms(schedules, forms::llvm(schedules, targets)?, "ll"),
+        _ => named_forms(schedules, forms::ptx(schedules, targets)?, "ptx"),
+    })
 }
 
 #[cfg(not(feature = "nvptx"))]
-fn ptx(_: &Schedule, _: &Kernel, _: &[Target]) -> Option<String> {
-    None
+fn gpu(kind: Kind, _: &[Schedule], _: &[Target]) -> Result<Files, Failure> {
+    check(&[kind]).map(|()| Files::new())
 }
 
 /// Writes the state after every pass, for both phases.

@@ -92,7 +92,7 @@ fn of_spec(args: &GpuCasesArgs, spec: &Path, target: &Target, output: &mut Outpu
         schedules: &schedules,
         targets: &targets,
         emit: Vec::new(),
-        emit_plans: false,
+        emit_manifest: false,
     };
     let place = tempfile::tempdir()?;
     let folder = place.path().join("bundle");

@@ -6,6 +6,7 @@
 use crate::cache::{Cache, CachedCpu, CachedGpu};
 #[cfg(feature = "nvptx")]
 use crate::gpu::RowsHint;
+use crate::loops::Func;
 use dsc_ir::cost;
 use dsc_ir::expr::Expr;
 use dsc_ir::graph::TypeError;
@@ -20,7 +21,9 @@ use dsc_ir::target::Target;
 use indexmap::IndexMap;
 use rayon::prelude::*;
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fmt::Write as _;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 /// What to build.
@@ -36,8 +39,8 @@ pub struct Input<'a> {
     pub targets: &'a [Target],
     /// More files for the bundle, by path below `emit/`.
     pub emit: Vec<(String, String)>,
-    /// Whether to write loop programs below `emit/`.
-    pub emit_plans: bool,
+    /// Whether to write the manifest with an empty table of files to `emit/manifest.json`.
+    pub emit_manifest: bool,
 }
 
 /// Why a bundle could not be built.
@@ -52,8 +55,13 @@ pub enum BuildError {
         source: std::io::Error,
     },
     /// Something other than a bundle is in the way.
-    #[error("{0} exists and is not a bundle (it has no manifest.json); choose another name or remove it")]
-    InTheWay(PathBuf),
+    #[error("{} exists and is not a bundle ({reason}); choose another name or remove it", path.display())]
+    InTheWay {
+        /// Where.
+        path: PathBuf,
+        /// Why it is none.
+        reason: &'static str,
+    },
     /// dsc is wrong: a kernel could not be generated.
     #[error("kernel `{kernel}`: {message}; this is a defect of dsc, please report it")]
     Internal {
@@ -85,8 +93,8 @@ pub struct Report {
 }
 
 /// One distinct kernel of the bundle.
-struct Distinct<'a> {
-    kernel: &'a Kernel,
+pub(crate) struct Distinct<'a> {
+    pub(crate) kernel: &'a Kernel,
     name: String,
     hash: String,
     graph_text: String,
@@ -97,7 +105,7 @@ struct Distinct<'a> {
 
 impl Distinct<'_> {
     /// Whether it is code: a sum over several ranks is the runtime's work.
-    fn runs_alone(&self) -> bool {
+    pub(crate) fn runs_alone(&self) -> bool {
         !self.kernel.graph.nodes.iter().any(|n| matches!(&n.op, Op::AllReduce(sum) if sum.ranks > 1))
     }
 }
@@ -113,9 +121,9 @@ pub fn build(input: &Input<'_>, out: &Path, cache: Option<&Cache>) -> Result<Rep
     let (distinct, index) = distinct_kernels(input.schedules);
     let mut files: IndexMap<String, Vec<u8>> = IndexMap::new();
     files.insert("spec.yaml".into(), input.spec_text.clone().into_bytes());
-    let made: Vec<Option<(CachedCpu, bool, Option<String>)>> = distinct
+    let made: Vec<Option<(CachedCpu, bool)>> = distinct
         .par_iter()
-        .map(|d| d.runs_alone().then(|| cpu_kernel(d, cache, input.emit_plans)).transpose())
+        .map(|d| d.runs_alone().then(|| cpu_kernel(d, cache)).transpose())
         .collect::<Result<_, _>>()?;
     let mut gpu = gpu_kernels(input, &distinct, cache);
     let mut kernels = Vec::with_capacity(distinct.len());
@@ -123,11 +131,8 @@ pub fn build(input: &Input<'_>, out: &Path, cache: Option<&Cache>) -> Result<Rep
         let stem = format!("kernels/{}-{}", d.name, &d.hash[..12]);
         files.insert(format!("{stem}.dsir"), d.graph_text.clone().into_bytes());
         let mut entry = kernel_entry(d, &stem);
-        if let Some((code, _, plan)) = code {
+        if let Some((code, _)) = code {
             files.insert(format!("{stem}.clif"), code.clif.clone().into_bytes());
-            if let Some(plan) = plan {
-                files.insert(format!("emit/{}.loops", d.name), plan.clone().into_bytes());
-            }
             entry.cpu = Some(CpuCode {
                 file: format!("{stem}.clif"),
                 symbol: symbol(d),
@@ -151,8 +156,14 @@ pub fn build(input: &Input<'_>, out: &Path, cache: Option<&Cache>) -> Result<Rep
         files.insert(format!("emit/{path}"), text.clone().into_bytes());
     }
     files.insert(format!("include/{}.h", c_name(&input.model.name)), header(input, &kernels).into_bytes());
+    let mut manifest = assemble(input, kernels, &index);
+    if input.emit_manifest {
+        // Its table of files is empty still: the whole table would have to hold this file's own hash.
+        let json = manifest.to_json().map_err(|e| internal("manifest", e))?;
+        files.insert(format!("emit/{}", manifest::FILE), json.into_bytes());
+    }
     files.sort_keys();
-    let manifest = assemble(input, kernels, &index, &files);
+    manifest.files = files.iter().map(|(path, data)| (path.clone(), file_entry(data))).collect();
     let json = manifest.to_json().map_err(|e| internal("manifest", e))?;
     let hash = format!("{}\n", blake3::hash(json.as_bytes()).to_hex());
     files.insert(manifest::FILE.into(), json.into_bytes());
@@ -167,12 +178,16 @@ pub fn build(input: &Input<'_>, out: &Path, cache: Option<&Cache>) -> Result<Rep
     Ok(report)
 }
 
-fn internal(kernel: &str, e: impl std::fmt::Display) -> BuildError {
+fn file_entry(data: &[u8]) -> FileEntry {
+    FileEntry { bytes: data.len() as u64, blake3: blake3::hash(data).to_hex().to_string() }
+}
+
+pub(crate) fn internal(kernel: &str, e: impl std::fmt::Display) -> BuildError {
     BuildError::Internal { kernel: kernel.into(), message: e.to_string() }
 }
 
 /// Kernels of all schedules told apart by content, and each schedule's kernel numbers among them.
-fn distinct_kernels(schedules: &[Schedule]) -> (Vec<Distinct<'_>>, Vec<Vec<u32>>) {
+pub(crate) fn distinct_kernels(schedules: &[Schedule]) -> (Vec<Distinct<'_>>, Vec<Vec<u32>>) {
     let mut list: Vec<Distinct<'_>> = Vec::new();
     let mut by_hash: HashMap<String, u32> = HashMap::new();
     let mut names: HashMap<String, u32> = HashMap::new();
@@ -206,34 +221,33 @@ fn content_hash(k: &Kernel) -> String {
 }
 
 /// Symbol of a kernel in every backend: from its work and its content, so that it does not depend on the build.
-fn symbol(d: &Distinct<'_>) -> String {
+pub(crate) fn symbol(d: &Distinct<'_>) -> String {
     format!("dsc_{}_{}", d.kernel.graph.nodes.first().map_or("empty", |n| n.op.name()), &d.hash[..12])
 }
 
 /// Rows a CPU kernel works on at a time: enough to share unpacked weights, few enough for the cache.
 const CPU_ROW_BLOCK: u64 = 8;
 
-fn cpu_kernel(
-    d: &Distinct<'_>,
-    cache: Option<&Cache>,
-    plan: bool,
-) -> Result<(CachedCpu, bool, Option<String>), BuildError> {
-    let options = crate::lower::LowerOptions::cpu(CPU_ROW_BLOCK);
-    if !plan
-        && let Some(cache) = cache
+fn cpu_kernel(d: &Distinct<'_>, cache: Option<&Cache>) -> Result<(CachedCpu, bool), BuildError> {
+    if let Some(cache) = cache
         && let Some(hit) = cache.get("cpu", &d.hash)
     {
-        return Ok((hit, true, None));
+        return Ok((hit, true));
     }
-    let symbol = symbol(d);
-    let func = crate::lower::lower(d.kernel, &symbol, &options).map_err(|e| internal(&d.name, e))?;
-    crate::loops::verify(&func).map_err(|e| internal(&d.name, e))?;
+    let func = loop_program(d)?;
     let clif = crate::cpu::emit(&func).map_err(|e| internal(&d.name, e))?;
     let made = CachedCpu { clif, scratch_bytes: func.scratch_bytes(), row_block: func.row_block };
     if let Some(cache) = cache {
         cache.put("cpu", &d.hash, &made);
     }
-    Ok((made, false, plan.then(|| func.to_string())))
+    Ok((made, false))
+}
+
+pub(crate) fn loop_program(d: &Distinct<'_>) -> Result<Func, BuildError> {
+    let options = crate::lower::LowerOptions::cpu(CPU_ROW_BLOCK);
+    let func = crate::lower::lower(d.kernel, &symbol(d), &options).map_err(|e| internal(&d.name, e))?;
+    crate::loops::verify(&func).map_err(|e| internal(&d.name, e))?;
+    Ok(func)
 }
 
 /// GPU code by kernel hash, with the target's name.
@@ -271,10 +285,16 @@ fn gpu_kernels(input: &Input<'_>, distinct: &[Distinct<'_>], cache: Option<&Cach
     out
 }
 
+/// Rows that the plan of a GPU kernel is made for.
+#[cfg(feature = "nvptx")]
+pub(crate) fn hint(d: &Distinct<'_>) -> RowsHint {
+    if d.decode_only { RowsHint::Few } else { RowsHint::Many }
+}
+
 #[cfg(feature = "nvptx")]
 fn gpu_kernel(d: &Distinct<'_>, target: &Target, cache: Option<&Cache>) -> Result<CachedGpu, String> {
     let symbol = symbol(d);
-    let hint = if d.decode_only { RowsHint::Few } else { RowsHint::Many };
+    let hint = hint(d);
     // With an assembler there is machine code as well: an entry made without one does not serve.
     let kind = format!("{}.{}.{hint:?}", target.name, if crate::ptxas::find().is_ok() { "cubin" } else { "ptx" });
     if let Some(hit) = cache.and_then(|c| c.get(&kind, &d.hash)) {
@@ -329,12 +349,8 @@ fn kernel_entry(d: &Distinct<'_>, stem: &str) -> KernelEntry {
     }
 }
 
-fn assemble(
-    input: &Input<'_>,
-    kernels: Vec<KernelEntry>,
-    index: &[Vec<u32>],
-    files: &IndexMap<String, Vec<u8>>,
-) -> Manifest {
+/// The manifest, its table of files still empty.
+fn assemble(input: &Input<'_>, kernels: Vec<KernelEntry>, index: &[Vec<u32>]) -> Manifest {
     let targets = input
         .targets
         .iter()
@@ -361,13 +377,7 @@ fn assemble(
         states,
         kernels,
         schedules: input.schedules.iter().zip(index).map(|(s, numbers)| schedule_entry(s, numbers)).collect(),
-        files: files
-            .iter()
-            .map(|(path, data)| {
-                let blake3 = blake3::hash(data).to_hex().to_string();
-                (path.clone(), FileEntry { bytes: data.len() as u64, blake3 })
-            })
-            .collect(),
+        files: IndexMap::new(),
     }
 }
 
@@ -456,17 +466,68 @@ fn io(path: &Path) -> impl Fn(std::io::Error) -> BuildError + '_ {
 
 /// Writes all files beside the destination and renames them into place.
 fn write(files: &IndexMap<String, Vec<u8>>, out: &Path) -> Result<(), BuildError> {
-    let parent = out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    std::fs::create_dir_all(parent).map_err(io(parent))?;
-    let name = out.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_else(|| "bundle".into());
+    let (shown, out) = (out, &resolved(out)?);
+    let parent = out.parent().unwrap_or(Path::new("/"));
+    let name = file_name(out);
+    let is_archive = name.ends_with(".tar.zst");
+    check_place(shown, is_archive)?;
     let temp = parent.join(format!(".{name}.{}.tmp", std::process::id()));
-    let written = if name.ends_with(".tar.zst") { archive(files, &temp) } else { folder(files, &temp) };
+    let written = if is_archive { archive(files, &temp) } else { folder(files, &temp) };
     let placed = written.and_then(|()| replace(&temp, out));
     if placed.is_err() {
         let _ = std::fs::remove_dir_all(&temp);
         let _ = std::fs::remove_file(&temp);
     }
-    placed
+    placed.map_err(|error| match error {
+        // The file beside it is no name that anyone has heard of.
+        BuildError::Io { source, .. } => BuildError::Io { path: shown.to_path_buf(), source },
+        other => other,
+    })
+}
+
+/// The destination without `.`, `..` and links: a bundle that is moved aside must not take its own path with it.
+/// Its folder is made if it is not there.
+fn resolved(out: &Path) -> Result<PathBuf, BuildError> {
+    if out.exists() {
+        return out.canonicalize().map_err(io(out));
+    }
+    let parent = out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if parent.exists() && !parent.is_dir() {
+        return Err(BuildError::InTheWay { path: parent.to_path_buf(), reason: "it is no folder" });
+    }
+    std::fs::create_dir_all(parent).map_err(io(out))?;
+    let name = out.file_name().unwrap_or(OsStr::new("bundle"));
+    parent.canonicalize().map(|parent| parent.join(name)).map_err(io(out))
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// First bytes of every zstd frame. Source: RFC 8878, section 3.1.1.
+const ZSTD_MAGIC: [u8; 4] = [0x28, 0xB5, 0x2F, 0xFD];
+
+/// Only a bundle of the same form may be replaced.
+fn check_place(out: &Path, is_archive: bool) -> Result<(), BuildError> {
+    let in_the_way = |reason| Err(BuildError::InTheWay { path: out.to_path_buf(), reason });
+    if !out.exists() {
+        return Ok(());
+    }
+    match (out.is_dir(), is_archive) {
+        (true, true) => in_the_way("it is a folder, not an archive"),
+        (true, false) if !out.join(manifest::FILE).is_file() => in_the_way("it has no manifest.json"),
+        (true, false) => Ok(()),
+        (false, false) => in_the_way("it is no folder"),
+        (false, true) if !out.is_file() || !starts_with_magic(out) => in_the_way("it is no zstd archive"),
+        (false, true) => Ok(()),
+    }
+}
+
+/// An empty file, such as `mktemp` makes, may be replaced as well.
+fn starts_with_magic(path: &Path) -> bool {
+    let mut start = Vec::new();
+    let read = std::fs::File::open(path).and_then(|file| file.take(4).read_to_end(&mut start));
+    read.is_ok() && (start.is_empty() || start == ZSTD_MAGIC)
 }
 
 fn folder(files: &IndexMap<String, Vec<u8>>, temp: &Path) -> Result<(), BuildError> {
@@ -498,16 +559,13 @@ fn archive(files: &IndexMap<String, Vec<u8>>, temp: &Path) -> Result<(), BuildEr
 
 fn replace(temp: &Path, out: &Path) -> Result<(), BuildError> {
     if out.is_dir() {
-        if !out.join(manifest::FILE).is_file() {
-            return Err(BuildError::InTheWay(out.to_path_buf()));
-        }
-        let old = out.with_file_name(format!(
-            ".{}.{}.old",
-            out.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default(),
-            std::process::id()
-        ));
+        let old = out.with_file_name(format!(".{}.{}.old", file_name(out), std::process::id()));
         std::fs::rename(out, &old).map_err(io(out))?;
-        std::fs::rename(temp, out).map_err(io(out))?;
+        if let Err(error) = std::fs::rename(temp, out) {
+            // The old bundle is better than none.
+            let _ = std::fs::rename(&old, out);
+            return Err(io(out)(error));
+        }
         return std::fs::remove_dir_all(&old).map_err(io(&old));
     }
     std::fs::rename(temp, out).map_err(io(out))

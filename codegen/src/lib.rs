@@ -1,11 +1,13 @@
 //! dsc-codegen: from kernels to code.
 //!
 //! Kernels become loop programs ([`lower`], [`loops`]), and those CLIF ([`cpu`]) or PTX (`nvptx`). [`bundle`] puts
-//! the code of all kernels, the manifest and the hashes together, with [`cache`] in front.
+//! the code of all kernels, the manifest and the hashes together, with [`cache`] in front; [`forms`] shows the same code
+//! to people.
 
 pub mod bundle;
 pub mod cache;
 pub mod cpu;
+pub mod forms;
 #[cfg(feature = "nvptx")]
 pub mod gpu;
 pub mod loops;

@@ -6,6 +6,7 @@
 
 pub mod engram;
 pub mod expr;
+mod help;
 pub mod import;
 pub mod keys;
 mod load;
@@ -78,6 +79,7 @@ fn check(tree: load::Tree) -> Loaded {
         let spec = spec.filter(|_| !diag::has_errors(&findings));
         checked = spec.map(|spec| Checked { spec, spans, sources: sources.clone() });
     }
+    help::complete(&mut findings);
     Loaded { checked, findings, sources }
 }
 

@@ -22,6 +22,10 @@ fn every_broken_spec_has_its_message() {
         assert!(start.elapsed() < QUICK, "{name} took {:?}", start.elapsed());
         assert!(loaded.checked.is_none(), "{name} was accepted");
         assert!(loaded.findings.iter().any(|finding| finding.is_error()), "{name}");
+        for finding in &loaded.findings {
+            assert!(finding.span().is_some(), "{name}: {} has no place", finding.message);
+            assert!(!finding.help.is_empty() || !finding.notes.is_empty(), "{name}: no way out of {}", finding.message);
+        }
         insta::assert_snapshot!(loaded.render(Style::default()));
     });
     assert!(n_specs >= 60);

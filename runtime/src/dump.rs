@@ -130,5 +130,10 @@ pub fn write(path: &Path, all: &[Generation], vocab: usize) -> Result<(), DumpEr
     let fail = |reason: String| DumpError { path: path.into(), reason };
     let entries: Vec<Entry> = all.iter().enumerate().flat_map(|(i, g)| entries(i, g, vocab)).collect();
     let views: Vec<_> = entries.iter().map(|e| view(e).map_err(fail)).collect::<Result<_, _>>()?;
+    // A device or a pipe is written to; only a file may be replaced by a new one.
+    if std::fs::metadata(path).is_ok_and(|at| !at.is_file() && !at.is_dir()) {
+        let bytes = safetensors::serialize(views, None).map_err(|e| fail(e.to_string()))?;
+        return std::fs::write(path, bytes).map_err(|e| fail(e.to_string()));
+    }
     safetensors::serialize_to_file(views, None, path).map_err(|e| fail(e.to_string()))
 }

@@ -69,12 +69,20 @@ pub fn read(argument: &str) -> Result<Vec<Vec<i64>>, PromptError> {
     let prompts = match ids {
         Ok(ids) => vec![ids],
         Err(_) if argument.trim().is_empty() => return Err(PromptError::Empty(0)),
+        Err(_) if looks_like_ids(argument) && !Path::new(argument).exists() => {
+            return Err(PromptError::Malformed(format!("`{argument}` is neither token ids such as 1,2,3 nor a file")));
+        }
         Err(_) => file(Path::new(argument))?,
     };
     if prompts.is_empty() {
         return Err(PromptError::Malformed("there is no prompt".into()));
     }
     Ok(prompts)
+}
+
+/// Whether someone meant ids, not a file: numbers and what separates them.
+fn looks_like_ids(argument: &str) -> bool {
+    argument.chars().all(|c| c.is_ascii_digit() || " ,;+-.".contains(c))
 }
 
 fn file(path: &Path) -> Result<Vec<Vec<i64>>, PromptError> {

@@ -61,7 +61,7 @@ pub fn build(model: &Model, select: &Select, out: &Path) {
         schedules: &schedules,
         targets: &cpu,
         emit: Vec::new(),
-        emit_plans: false,
+        emit_manifest: false,
     };
     bundle::build(&input, out, None).unwrap();
 }

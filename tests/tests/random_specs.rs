@@ -10,6 +10,7 @@ use dsc_runtime::executor::Capacity;
 use dsc_runtime::model::{LoadOptions, Model, Rows, StepTable, Want};
 use dsc_tests::{Session, build, max_diff, model_of};
 use proptest::prelude::*;
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 /// Choices of a random architecture.
@@ -191,6 +192,8 @@ struct Under {
     unfused: Loaded,
     interp: Session,
     packed: bool,
+    /// The sequence that was fed in one go.
+    first: usize,
 }
 
 impl Under {
@@ -198,16 +201,34 @@ impl Under {
     fn new(d: &Draw, checks: u64) -> Under {
         let spec = model_of(&text(d), &[]);
         Under {
-            fused: Loaded::new(&spec, &Select::All, d.seed, 6 * checks),
+            fused: Loaded::new(&spec, &Select::All, d.seed, 7 * checks),
             unfused: Loaded::new(&spec, &Select::NoFusion, d.seed, checks),
             interp: Session::open(&spec, &format!("random:{}", d.seed), None, checks as usize, 64),
             packed: d.packed,
+            first: 0,
         }
+    }
+
+    /// Two sequences of different lengths in the same steps, and each alone: prefill, then a token of decode.
+    fn together(&mut self, ids: &[i32], logits: &[f32]) {
+        let (n, other) = (ids.len(), [5, 9, 5]);
+        let (a, b, alone) = (self.fused.next, self.fused.next + 1, self.fused.next + 2);
+        self.fused.next += 2;
+        let of_other = self.fused.feed(&other, &[other.len()], Phase::Prefill);
+        let both = self.fused.step(Phase::Prefill, &[(b, 0, &other), (a, 0, ids)]);
+        assert_eq!(both, [of_other.as_slice(), logits].concat(), "together and alone");
+
+        let decoded = self.fused.step(Phase::Decode, &[(a, n, &[11]), (b, other.len(), &[7])]);
+        let of_other = self.fused.step(Phase::Decode, &[(alone, other.len(), &[7])]);
+        let first = self.first;
+        let of_ids = self.fused.step(Phase::Decode, &[(first, n, &[11])]);
+        assert_eq!(decoded, [of_ids, of_other].concat(), "decoded together and alone");
     }
 
     fn check(&mut self, ids: &[i32], cut: usize, nth: usize) {
         let n = ids.len();
         let cuts: Vec<usize> = [cut % n, n - cut % n].into_iter().filter(|n| *n > 0).collect();
+        self.first = self.fused.next;
         let fused = self.fused.feed(ids, &[n], Phase::Prefill);
         assert_eq!(fused, self.unfused.feed(ids, &[n], Phase::Prefill), "fused and unfused");
         assert_eq!(self.fused.feed(ids, &cuts, Phase::Prefill), fused, "chunked at {cuts:?}");
@@ -215,11 +236,7 @@ impl Under {
         let pairs: Vec<usize> = (0..n).step_by(5).map(|i| (n - i).min(5)).collect();
         assert_eq!(self.fused.feed(ids, &pairs, Phase::Decode), fused, "five rows at a time");
 
-        let (a, b) = (self.fused.next, self.fused.next + 1);
-        self.fused.next += 2;
-        let both = self.fused.step(Phase::Prefill, &[(b, 0, &[5, 9, 5]), (a, 0, ids)]);
-        let vocab = fused.len() / n;
-        assert_eq!(both[3 * vocab..], fused[..], "together and alone");
+        self.together(ids, &fused);
 
         self.interp.step(&[(nth, ids)]);
         let scale = fused.iter().fold(1.0f32, |m, x| m.max(x.abs()));
@@ -239,31 +256,96 @@ proptest! {
     }
 }
 
-/// Lengths around the edges: 1, the window, and twice the selected span.
-#[test]
-fn edge_lengths_agree() {
-    let base = Draw {
-        hidden: 64,
+/// Ratios of a pattern's layers.
+fn ratios(pattern: usize) -> Vec<u64> {
+    let list = PATTERNS[pattern].0.trim_matches(['[', ']']);
+    list.split(',').map(|ratio| ratio.trim().parse().unwrap()).collect()
+}
+
+/// Lengths at which something of the architecture changes: one token, the window and its neighbours, the shortest
+/// prompt whose selections are full twice over and its neighbours, for every ratio.
+fn edges(d: &Draw) -> Vec<usize> {
+    let spans = ratios(d.pattern).into_iter().filter(|ratio| *ratio > 0).map(|ratio| 2 * d.topk * ratio);
+    let around = spans.chain([d.window]).flat_map(|n| [n - 1, n, n + 1]);
+    let lengths: BTreeSet<u64> = around.chain([1, 9, 13]).filter(|n| *n > 0).collect();
+    lengths.into_iter().map(|n| usize::try_from(n).unwrap()).collect()
+}
+
+/// Every way of executing at those lengths, for one pattern of layers. Odd and even patterns differ in whether caches
+/// are packed, so that both kinds meet every edge.
+fn edge_lengths_agree(pattern: usize) {
+    let draw = Draw {
+        hidden: 32,
         heads: 2,
         head_dim: 32,
         window: 7,
-        pattern: 3,
-        topk: 3,
+        pattern,
+        topk: 2,
         streams: 2,
-        single_pass: true,
+        single_pass: pattern != 5,
         moe: true,
-        experts: (4, 2),
-        engram: true,
-        packed: true,
+        experts: (3, 1),
+        engram: pattern % 3 == 1,
+        packed: pattern.is_multiple_of(2),
         sink: true,
         seed: 7,
     };
-    let lengths = [1usize, 6, 7, 8, 17, 18, 19];
-    let mut under = Under::new(&base, 4 * lengths.len() as u64);
+    let lengths = edges(&draw);
+    let mut under = Under::new(&draw, 2 * lengths.len() as u64);
     for (i, n) in lengths.into_iter().enumerate() {
         let ids: Vec<i32> = (0..n as i32).map(|i| (i * i * 7 + 3 * i) % 61).collect();
-        for (j, cut) in [0, 1, n / 2, n - 1].into_iter().enumerate() {
-            under.check(&ids, cut, 4 * i + j);
+        for (j, cut) in [1, n / 2].into_iter().enumerate() {
+            under.check(&ids, cut, 2 * i + j);
         }
     }
+}
+
+/// One test a pattern, so that they run at once and a failure names its pattern.
+macro_rules! edge_tests {
+    ($($name:ident: $pattern:literal,)*) => {
+        $(#[test]
+        fn $name() {
+            edge_lengths_agree($pattern);
+        })*
+
+        #[test]
+        fn every_pattern_has_its_edges() {
+            assert_eq!([$($pattern),*], std::array::from_fn::<usize, { PATTERNS.len() }, _>(|i| i));
+        }
+    };
+}
+
+edge_tests! {
+    edges_of_windows_only: 0,
+    edges_of_groups_of_two: 1,
+    edges_of_single_rows_and_a_reindex: 2,
+    edges_of_two_sources: 3,
+    edges_of_candidates: 4,
+    edges_of_overlapping_and_dense_groups: 5,
+    edges_of_groups_of_five: 6,
+}
+
+#[test]
+fn lengths_meet_the_edges() {
+    let draw = |pattern| Draw {
+        hidden: 32,
+        heads: 1,
+        head_dim: 32,
+        window: 7,
+        pattern,
+        topk: 2,
+        streams: 1,
+        single_pass: true,
+        moe: false,
+        experts: (2, 1),
+        engram: false,
+        packed: false,
+        sink: false,
+        seed: 0,
+    };
+    assert_eq!(edges(&draw(0)), [1, 6, 7, 8, 9, 13]);
+    // Ratios 3 and 2, a top-k of 2: 2·2·3 and 2·2·2.
+    assert_eq!(edges(&draw(3)), [1, 6, 7, 8, 9, 11, 12, 13]);
+    // Ratios 4 and 8.
+    assert_eq!(edges(&draw(5)), [1, 6, 7, 8, 9, 13, 15, 16, 17, 31, 32, 33]);
 }

@@ -1,8 +1,8 @@
 //! `dsc build`, and what other commands make of a bundle.
 
 use super::{dsc, good, json, repo};
-use serde_json::json;
-use std::collections::BTreeMap;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -80,17 +80,67 @@ fn the_spec_inside_is_resolved() {
 fn intermediate_forms_are_in_the_bundle() {
     let folder = tempfile::tempdir().unwrap();
     let (bundle, dumps) = (folder.path().join("bundle"), folder.path().join("dumps"));
-    let kinds = "spec,ir,schedule,plan,clif,ptx,dot,manifest";
+    let kinds = "spec,ir,schedule,plan,clif,dot,manifest";
     build("specs/tiny-v4.yaml", &bundle, &["--emit", kinds, "--dump-passes", text(&dumps)]);
     let emitted = files(&bundle.join("emit"));
     for name in ["spec.yaml", "graph.dsir", "decode.sm_90a.txt", "prefill.sm_90a.dot"] {
         assert!(emitted.contains_key(name), "{name}");
     }
-    for ending in [".loops", ".clif"] {
-        assert!(emitted.keys().any(|name| name.ends_with(ending)), "{ending}");
-    }
+    let inside = files(&bundle);
+    assert_eq!(emitted["spec.yaml"], inside["spec.yaml"]);
+    assert!(emitted.keys().any(|name| name.ends_with(".loops")));
+    assert_same_code(&emitted, &inside, ".clif");
+
+    // The manifest, but for the table that would have to hold the hash of this very file.
+    let document = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).unwrap();
+    let (shown, mut whole) = (document(&emitted["manifest.json"]), document(&inside["manifest.json"]));
+    assert!(whole["files"].as_object().unwrap().contains_key("emit/manifest.json"));
+    whole["files"] = json!({});
+    assert_eq!(shown, whole);
     assert!(files(&dumps).len() >= 16, "both phases, a file a pass");
     good(&["inspect", text(&bundle)]);
+}
+
+/// The texts of an ending below `emit/` are those of the bundle's kernels: all of them, and no others.
+fn assert_same_code(emitted: &BTreeMap<String, Vec<u8>>, inside: &BTreeMap<String, Vec<u8>>, ending: &str) {
+    let texts = |files: &BTreeMap<String, Vec<u8>>, folder: &str| -> BTreeSet<Vec<u8>> {
+        let of_kind = |name: &str| name.starts_with(folder) && name.ends_with(ending);
+        files.iter().filter(|(name, _)| of_kind(name)).map(|(_, text)| text.clone()).collect()
+    };
+    let shown = texts(emitted, "");
+    assert!(!shown.is_empty(), "no {ending}");
+    assert!(shown == texts(inside, "kernels/"), "{ending} below emit/ is not the bundle's");
+}
+
+#[cfg(feature = "nvptx")]
+#[test]
+fn gpu_code_is_shown_as_it_is_in_the_bundle() {
+    let folder = tempfile::tempdir().unwrap();
+    let bundle = folder.path().join("bundle");
+    build("specs/tiny-v4.yaml", &bundle, &["--target", "sm_80", "--emit", "llvm,ptx"]);
+    let emitted = files(&bundle.join("emit"));
+    assert_same_code(&emitted, &files(&bundle), ".ptx");
+    for (name, ptx) in emitted.iter().filter(|(name, _)| name.ends_with(".ptx")) {
+        let ptx = std::str::from_utf8(ptx).unwrap();
+        let symbol = ptx.split(".visible .entry ").nth(1).unwrap().split('(').next().unwrap();
+        let llvm = std::str::from_utf8(&emitted[&name.replace(".ptx", ".ll")]).unwrap();
+        assert!(llvm.contains(&format!("define ptx_kernel void @{symbol}(")), "{name}");
+        assert!(llvm.contains("target triple = \"nvptx64-nvidia-cuda\""), "{name}");
+    }
+
+    // A bundle for the CPU runs the schedules of a GPU: its kernels are shown for that one.
+    build("specs/tiny-v4.yaml", &bundle, &["--emit", "ptx"]);
+    let emitted = files(&bundle.join("emit"));
+    assert!(emitted.keys().all(|name| name.contains(".sm_90a/") && name.ends_with(".ptx")) && !emitted.is_empty());
+    assert!(!files(&bundle.join("kernels")).keys().any(|name| name.ends_with(".ptx")));
+}
+
+#[test]
+fn a_collective_has_no_code_to_show() {
+    let folder = tempfile::tempdir().unwrap();
+    let bundle = folder.path().join("bundle");
+    build("specs/variants/tp4-16-heads.yaml", &bundle, &["--emit", "plan,clif"]);
+    assert_same_code(&files(&bundle.join("emit")), &files(&bundle), ".clif");
 }
 
 #[test]
@@ -121,8 +171,12 @@ fn damaged_bundles_are_refused_by_name() {
 #[cfg(not(feature = "nvptx"))]
 #[test]
 fn gpu_code_needs_llvm() {
-    let ran = dsc(&["build", &repo("specs/tiny-v4.yaml"), "-o", "never", "--target", "sm_90a"]);
-    assert_eq!((ran.code, ran.stderr.trim_end().lines().count()), (3, 1), "{}", ran.stderr);
+    for more in [["--target", "sm_90a"], ["--emit", "llvm"], ["--emit", "spec,ptx"]] {
+        let args = ["build", &repo("specs/tiny-v4.yaml"), "-o", "never", more[0], more[1]];
+        let ran = dsc(&args);
+        assert_eq!((ran.code, ran.stderr.trim_end().lines().count()), (3, 1), "{}", ran.stderr);
+        assert!(ran.stderr.contains("built without LLVM"), "{}", ran.stderr);
+    }
 }
 
 #[test]

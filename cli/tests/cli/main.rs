@@ -2,10 +2,13 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // tests
 
 mod build;
+mod corpus;
 mod docs;
 mod doors;
 mod errors;
 mod figures;
+mod fixtures;
+mod hostile;
 
 use assert_cmd::Command;
 use serde_json::Value;

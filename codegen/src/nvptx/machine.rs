@@ -108,18 +108,28 @@ pub(super) fn machine(target: &Target) -> Result<TargetMachine, NvptxError> {
     .ok_or_else(|| fail("LLVM makes no machine for it".into()))
 }
 
+/// A module's text on both sides of LLVM's code generator.
+pub(super) struct Compiled {
+    /// PTX.
+    pub ptx: String,
+    /// LLVM IR after all optimisations, which is what the PTX was made from.
+    pub llvm: String,
+}
+
 /// Optimises a module and writes it as PTX.
 ///
 /// # Errors
 /// The module is malformed, or calls a function that NVPTX may not select.
-pub(super) fn compile(module: &Module<'_>, machine: &TargetMachine, symbol: &str) -> Result<String, NvptxError> {
+pub(super) fn compile(module: &Module<'_>, machine: &TargetMachine, symbol: &str) -> Result<Compiled, NvptxError> {
     let fail = |message: String| NvptxError::Llvm { kernel: symbol.into(), message };
     module.verify().map_err(|e| fail(e.to_string()))?;
     module.run_passes("default<O2>", machine, PassBuilderOptions::create()).map_err(|e| fail(e.to_string()))?;
     check_calls(module, symbol)?;
+    // Before code generation, which rewrites the module it is given.
+    let llvm = module.print_to_string().to_string();
     let text = machine.write_to_memory_buffer(module, FileType::Assembly).map_err(|e| fail(e.to_string()))?;
     let text = std::str::from_utf8(text.as_slice()).map_err(|e| fail(e.to_string()))?;
-    Ok(text.trim_end_matches('\0').to_owned())
+    Ok(Compiled { ptx: text.trim_end_matches('\0').to_owned(), llvm })
 }
 
 /// Refuses calls that could end the process in LLVM's code generator.

@@ -29,6 +29,8 @@ pub(crate) const STATIC_SMEM_LIMIT: u64 = 48 * 1024;
 pub struct GpuKernel {
     /// PTX text of a module that holds this kernel alone.
     pub ptx: String,
+    /// The optimised LLVM IR that the PTX was made from.
+    pub llvm: String,
     /// Entry point.
     pub symbol: String,
     /// Blocks: x, y, z.

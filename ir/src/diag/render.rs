@@ -2,7 +2,7 @@
 //!
 //! Columns count displayed cells: wide characters take two, combining marks none, tabs four. Control
 //! characters of the user's text are shown as `\u{FFFD}`, so that output cannot move the cursor. Long lines
-//! are cut around the place.
+//! are cut around the place, and words of absurd length at their start.
 
 use super::{Diagnostic, Label, Severity, SourceMap, Span};
 use std::fmt::Write;
@@ -12,6 +12,8 @@ const MAX_CELLS: usize = 120;
 /// Cells kept in front of a place when a line is cut.
 const LEAD_CELLS: usize = 40;
 const TAB_CELLS: usize = 4;
+/// Longest word that is shown whole, in characters: longer than paths are in practice.
+const MAX_WORD: usize = 1000;
 
 /// How to render.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -233,10 +235,18 @@ fn push_clean(out: &mut String, c: char) {
     }
 }
 
-/// One line of text that cannot move the cursor.
+/// One line of text that cannot move the cursor, nor push what matters off the screen with a single value.
 fn clean(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    text.chars().for_each(|c| push_clean(&mut out, c));
+    let mut out = String::with_capacity(text.len().min(MAX_WORD));
+    let mut word = 0;
+    for c in text.chars() {
+        word = if c == ' ' { 0 } else { word + 1 };
+        match word {
+            0..=MAX_WORD => push_clean(&mut out, c),
+            w if w == MAX_WORD + 1 => out.push('…'),
+            _ => {}
+        }
+    }
     out
 }
 
@@ -313,6 +323,14 @@ mod tests {
         let lines: Vec<&str> = rendered.lines().collect();
         let (text_at, mark_at) = (lines[3].find("BAD"), lines[4].find("^^^"));
         assert_eq!(text_at.map(|at| cells(&lines[3][..at])), mark_at);
+    }
+
+    #[test]
+    fn endless_words_are_cut() {
+        let value = format!("`{}` is too long", "a".repeat(100_000));
+        let rendered =
+            plain(&Diagnostic::new(E0108_UNKNOWN_KEY, Severity::Error, None).message(value), &SourceMap::new());
+        assert!(rendered.contains("aaa… is too long") && rendered.len() < 2 * MAX_WORD, "{}", rendered.len());
     }
 
     #[test]

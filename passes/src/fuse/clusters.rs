@@ -267,8 +267,8 @@ impl<'g> Clusters<'g> {
         Err(format!("one row needs {bytes} B of shared memory, a block has {}", self.row_memory))
     }
 
-    /// A reduction over weights too large for one block runs on a whole grid; what it gives is known only to the
-    /// last block, which must not have a wide row left to do.
+    /// A reduction over weights too large for one block is worth a whole grid. In a plan that gives it one, its result
+    /// is known only to the last block, which must not have a wide row left to do.
     fn no_wide_work_after_a_grid_reduction(&self, a: Group, b: Group) -> Result<(), String> {
         let inside = |n: NodeId| self.of(n) == a || self.of(n) == b;
         let both = self.nodes(a).iter().chain(self.nodes(b));

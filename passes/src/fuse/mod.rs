@@ -5,9 +5,13 @@
 //! 1. `fuse-experts`: both products of the chosen experts and the shared expert, up to their sum.
 //! 2. `fuse-rows`: chains of per-row ops, across sublayers and layers.
 //! 3. `fuse-attention`: per-head work on queries before the attention, and on its result.
-//! 4. `fuse-epilogues`: work inside a tile of columns after a product; a small finish by the last block.
+//! 4. `fuse-epilogues`: work inside a tile of columns after a product; a small finish.
 //! 5. `fuse-selections`: selections over the same scores.
 //! 6. `fuse-siblings`: independent row chains of a layer, state writes among them.
+//!
+//! Legality and costs are those of tiled plans, in which blocks meet through counters and a last block finishes. The
+//! GPU plans of today do not: a kernel that is more than linears runs one block a row, which is right for every fusion
+//! here.
 
 mod clusters;
 
@@ -20,6 +24,10 @@ use dsc_ir::kernel::Anchor;
 use dsc_ir::op::Op;
 use dsc_ir::target::Target;
 use std::collections::BTreeMap;
+
+/// Why both products of an expert may share a kernel.
+const EXPERT_PRODUCTS: &str = "both products of an expert: the code of today has whole rows in a block; \
+                               a tiled plan would count the tiles of the first product";
 
 /// Widest tile of columns a product's epilogue can count on, on every target.
 const TILE_COLUMNS: u64 = 256;
@@ -69,7 +77,7 @@ fn fuse_experts(c: &mut Clusters<'_>, _: &Target, r: &mut Remarks) {
                 let what = format!("[{}] with [{}]", c.describe(b), c.describe(a));
                 r.refused("fuse-experts", c.layer(a), what, reason);
             } else {
-                try_merge(c, r, "fuse-experts", a, b, "first and second product of an expert, by counters per tile");
+                try_merge(c, r, "fuse-experts", a, b, EXPERT_PRODUCTS);
             }
         }
     }
@@ -173,7 +181,8 @@ fn fuse_epilogues(c: &mut Clusters<'_>, target: &Target, r: &mut Remarks) {
     }
 }
 
-/// Whether a routing is cheaper as a finish by the last block than as a launch of its own.
+/// Whether a routing is cheaper as a finish than as a launch of its own. The cost is that of a tiled product whose
+/// last block to arrive does it; one block a row, which is what is emitted today, has the row at hand anyway.
 fn small_finish(c: &Clusters<'_>, g: Group, target: &Target) -> Option<String> {
     let nodes = c.nodes(g);
     if !nodes.iter().all(|n| matches!(c.graph.node(*n).op, Op::RouterTopK(_) | Op::RouterHash(_) | Op::LocalExperts(_)))
@@ -184,8 +193,12 @@ fn small_finish(c: &Clusters<'_>, g: Group, target: &Target) -> Option<String> {
     let row: u64 = nodes.iter().map(|n| c.graph.ty(c.graph.node(*n).inputs[0]).row_elements() * 4).sum();
     let per_block = machine.bandwidth_bytes_per_s / f64::from(machine.n_sms.max(1));
     let finish_us = row as f64 / per_block * 1e6;
-    (finish_us < machine.launch_us)
-        .then(|| format!("a finish by the last block, {row} B a row, costs less than a launch"))
+    (finish_us < machine.launch_us).then(|| {
+        format!(
+            "a finish of {row} B a row costs less than a launch: the code of today has whole rows in a block; \
+             a tiled plan would leave it to the last block"
+        )
+    })
 }
 
 fn fuse_selections(c: &mut Clusters<'_>, _: &Target, r: &mut Remarks) {

@@ -14,7 +14,7 @@ mod plan;
 pub use desc::{GemmDesc, GemmOutput, RowOperand, RowsHint};
 pub use plan::GemmPlan;
 
-use super::machine::{arch_number, compile, machine};
+use super::machine::{Compiled, arch_number, compile, machine};
 use super::{GpuKernel, NvptxError, check_symbol};
 use dsc_ir::expr::{Expr, Sym};
 use dsc_ir::kernel::Kernel;
@@ -42,8 +42,10 @@ pub fn emit_gemm(desc: &GemmDesc, plan: &GemmPlan, target: &Target) -> Result<Gp
     let module = emit::emit(&cx, desc, plan, arch_number(target).unwrap_or(0))?;
     module.set_triple(&machine.get_triple());
     module.set_data_layout(&machine.get_target_data().get_data_layout());
+    let Compiled { ptx, llvm } = compile(&module, &machine, &desc.symbol)?;
     Ok(GpuKernel {
-        ptx: compile(&module, &machine, &desc.symbol)?,
+        ptx,
+        llvm,
         symbol: desc.symbol.clone(),
         grid: [desc.rows.clone().ceil_div(plan.block_m), Expr::Const(plan.n_tiles(desc)), Expr::Const(1)],
         threads: plan.threads(),

@@ -15,7 +15,7 @@ mod reduce;
 
 pub use plan::RowPlan;
 
-use super::machine::{arch_number, compile, machine};
+use super::machine::{Compiled, arch_number, compile, machine};
 use super::{GpuKernel, NvptxError, check_symbol};
 use crate::loops::{self, Func};
 use dsc_ir::expr::Expr;
@@ -34,8 +34,10 @@ pub fn emit_row(func: &Func, target: &Target, plan: &RowPlan) -> Result<GpuKerne
     let module = emit::emit(&cx, func, plan, arch_number(target).unwrap_or(0))?;
     module.set_triple(&machine.get_triple());
     module.set_data_layout(&machine.get_target_data().get_data_layout());
+    let Compiled { ptx, llvm } = compile(&module, &machine, &func.name)?;
     Ok(GpuKernel {
-        ptx: compile(&module, &machine, &func.name)?,
+        ptx,
+        llvm,
         symbol: func.name.clone(),
         grid: [plan.rows.clone(), Expr::Const(1), Expr::Const(1)],
         threads: plan.threads,
